@@ -1,0 +1,14 @@
+//! The lab of Stale Guard: real Envoy, real kernel, pods in network namespaces, a ztunnel stand-in
+//! and an ADS control plane, all in the process of one test or demo.
+
+pub mod app;
+pub mod bootstrap;
+pub mod certs;
+pub mod control_plane;
+pub mod envoy;
+pub mod history;
+pub mod load;
+pub mod netns;
+pub mod pod;
+pub mod sandbox;
+pub mod ztunnel;

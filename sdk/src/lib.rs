@@ -1,0 +1,1 @@
+//! Rust binding for Envoy's dynamic modules ABI.

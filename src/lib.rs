@@ -1,0 +1,2 @@
+//! Stale Guard: an Envoy dynamic module that fences the pooled connections of removed endpoints and
+//! retries what is safe to retry.
