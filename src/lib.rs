@@ -2,3 +2,5 @@
 //! retries what is safe to retry.
 
 pub mod config;
+pub mod endpoints;
+pub mod watch;
