@@ -1,6 +1,68 @@
 //! Stale Guard: an Envoy dynamic module that fences the pooled connections of removed endpoints and
 //! retries what is safe to retry.
+//!
+//! Data runs one way: EDS, [`watch`], [`endpoints`], [`fence`], Envoy's connection pool; and `retry`
+//! reads `endpoints` to explain a reset. Each part has a pure core, which knows no Envoy type, and
+//! thin glue to its extension point; this file ties the glue to the names in Envoy's configuration.
 
 pub mod config;
 pub mod endpoints;
+pub mod fence;
+pub mod metadata;
+mod shared;
+pub mod status;
 pub mod watch;
+
+use envoy_proxy_dynamic_modules_rust_sdk::{
+    ConfigValidatorConfig, EnvoyNetworkFilterConfigImpl, EnvoyNetworkFilterImpl, NetworkFilterConfig,
+    declare_all_init_functions, envoy_log_error,
+};
+
+use crate::{
+    config::ConfigError,
+    fence::{FenceFilterConfig, config::FenceConfig},
+    watch::{Validator, config::WatchConfig},
+};
+
+declare_all_init_functions!(
+    init,
+    network: network_filter,
+    config_validator: config_validator,
+);
+
+fn init() -> bool {
+    true
+}
+
+fn network_filter(
+    envoy: &mut EnvoyNetworkFilterConfigImpl,
+    name: &str,
+    config: &[u8],
+) -> Option<Box<dyn NetworkFilterConfig<EnvoyNetworkFilterImpl>>> {
+    let config = accept(selected(name, "filter_name", fence::config::NAME).and_then(|()| FenceConfig::parse(config)))?;
+    Some(Box::new(FenceFilterConfig::new(config, envoy)))
+}
+
+fn config_validator(name: &str, config: &[u8]) -> Option<Box<dyn ConfigValidatorConfig>> {
+    let config =
+        accept(selected(name, "extension_name", watch::config::NAME).and_then(|()| WatchConfig::parse(config)))?;
+    Some(Box::new(Validator::new(config)))
+}
+
+/// Whether Envoy's configuration selects the one part that its extension point has.
+fn selected(name: &str, field: &'static str, part: &'static str) -> Result<(), ConfigError> {
+    if name == part {
+        return Ok(());
+    }
+    Err(ConfigError::new(
+        "Envoy's",
+        field,
+        &name.into(),
+        format!("this extension point of Stale Guard has one part, \"{part}\""),
+    ))
+}
+
+/// Logs what was refused; Envoy then refuses its own configuration.
+fn accept<T>(parsed: Result<T, ConfigError>) -> Option<T> {
+    parsed.inspect_err(|error| envoy_log_error!("stale_guard: {error}")).ok()
+}

@@ -11,6 +11,7 @@ use super::{
     Cluster, Generation, Hasher, Rotation,
     connection::{ConnectionAge, Connections},
     next,
+    removal::{Close, Closers},
     reset::ResetClass,
 };
 
@@ -62,6 +63,7 @@ pub(super) struct Entry {
     removals: u64,
     removed_at: Option<Instant>,
     pub(super) connections: Connections,
+    pub(super) closers: Closers,
     pub(super) last_reset: Option<(ResetClass, Instant)>,
 }
 
@@ -116,6 +118,7 @@ impl Entry {
             removals: 0,
             removed_at: None,
             connections: Connections::default(),
+            closers: Closers::default(),
             last_reset: None,
         }
     }
@@ -163,6 +166,14 @@ impl Entry {
     /// generation that it has had or has been fenced from.
     pub(super) fn is_past(&self, floor: Generation) -> bool {
         self.generation > floor || (self.generation == floor && self.fenced)
+    }
+
+    /// What closes the tunnels whose time is over, if the endpoint is still gone.
+    pub(super) fn due(&mut self, now: Instant) -> Vec<Close> {
+        match (self.presence, self.removed_at) {
+            (Presence::Gone, Some(removed_at)) => self.closers.due(removed_at, now),
+            (Presence::Gone | Presence::Present | Presence::Unknown, _) => Vec::new(),
+        }
     }
 
     pub(super) fn removed_at(&self) -> Option<Instant> {

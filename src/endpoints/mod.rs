@@ -24,6 +24,7 @@
 
 mod connection;
 mod entry;
+mod removal;
 mod reset;
 mod tunnel;
 
@@ -47,6 +48,7 @@ use self::entry::Entry;
 pub use self::{
     connection::ConnectionAge,
     entry::{EndpointView, Presence},
+    removal::Close,
     reset::{ResetClass, ResetEvidence},
     tunnel::{Closed, Tunnel},
 };
@@ -83,6 +85,7 @@ pub struct Endpoints {
     shards: Box<[Mutex<Shard>]>,
     counter: AtomicU64,
     live: tunnel::Live,
+    removals: removal::Removals,
 }
 
 struct Shard {
@@ -137,6 +140,7 @@ impl Endpoints {
             shards: (0..SHARDS).map(|_| Mutex::new(Shard::new(per_shard))).collect(),
             counter: AtomicU64::new(0),
             live: tunnel::Live::default(),
+            removals: removal::Removals::default(),
         })
     }
 
@@ -164,7 +168,25 @@ impl Endpoints {
     /// `cluster` listed `ip` before and does not now; `still_listed` says whether another one does.
     pub fn removed(&self, ip: IpAddr, cluster: Cluster, still_listed: bool, now: Instant) {
         let Some(mut shard) = self.shard(ip) else { return };
-        shard.entry(ip, &self.counter).removed(cluster, still_listed, now);
+        let entry = shard.entry(ip, &self.counter);
+        entry.removed(cluster, still_listed, now);
+        let deadlines = entry.closers.deadlines(now);
+        drop(shard);
+        if !still_listed {
+            self.removals.expect(ip, deadlines);
+        }
+    }
+
+    /// Closes the tunnels of endpoints that have been gone for as long as their `fence` allows, and
+    /// says when to look again. Main thread.
+    pub fn close_removed(&self, now: Instant) -> Option<Instant> {
+        for ip in self.removals.due(now) {
+            let closers = self.shard(ip).and_then(|mut shard| Some(shard.entries.peek_mut(&ip)?.due(now)));
+            for close in closers.into_iter().flatten() {
+                close();
+            }
+        }
+        self.removals.next()
     }
 
     /// Fences every endpoint, known or not. Lazy: only the next tunnel of each pays a handshake.

@@ -13,6 +13,7 @@ use std::{
 use super::{
     Endpoints, Generation, Presence,
     connection::{Connection, ConnectionAge},
+    removal::Close,
     reset::{ResetClass, ResetEvidence},
 };
 
@@ -25,6 +26,8 @@ pub struct Tunnel {
     generation: Generation,
     opened_at: Instant,
     connection: Option<Arc<Connection>>,
+    /// Its place among the endpoint's closers, if it is to be closed some time after a removal.
+    closer: Option<u64>,
 }
 
 /// How a tunnel that broke was explained.
@@ -77,7 +80,7 @@ impl Live {
 impl Tunnel {
     pub(super) fn new(endpoints: Arc<Endpoints>, ip: IpAddr, generation: Generation, now: Instant) -> Self {
         endpoints.live.tunnels.fetch_add(1, Ordering::Relaxed);
-        Self { endpoints, ip, generation, opened_at: now, connection: None }
+        Self { endpoints, ip, generation, opened_at: now, connection: None, closer: None }
     }
 
     /// The generation that its pool key carries.
@@ -134,6 +137,14 @@ impl Tunnel {
         self.connection(now).map(|connection| connection.idle)
     }
 
+    /// Has `close` called, on the main thread, once the endpoint has been gone for `after` and the
+    /// tunnel is still open.
+    pub fn close_after_removal(&mut self, after: Duration, close: Close) {
+        if let Some(entry) = self.endpoints.shard(self.ip).as_mut().and_then(|shard| shard.entries.peek_mut(&self.ip)) {
+            self.closer = Some(entry.closers.add(after, close));
+        }
+    }
+
     /// Whether its endpoint is listed nowhere any more.
     #[must_use]
     pub fn is_gone(&self) -> bool {
@@ -172,18 +183,18 @@ impl Drop for Tunnel {
     fn drop(&mut self) {
         let live = &self.endpoints.live;
         live.tunnels.fetch_sub(1, Ordering::Relaxed);
-        match &self.connection {
-            Some(connection) => {
-                if connection.leave() {
-                    live.connections.fetch_sub(1, Ordering::Relaxed);
-                }
+        if self.connection.as_ref().is_some_and(|connection| connection.leave()) {
+            live.connections.fetch_sub(1, Ordering::Relaxed);
+        }
+        if self.connection.is_some() && self.closer.is_none() {
+            return;
+        }
+        if let Some(entry) = self.endpoints.shard(self.ip).as_mut().and_then(|shard| shard.entries.peek_mut(&self.ip)) {
+            if self.connection.is_none() {
+                entry.connections.unattributed = entry.connections.unattributed.saturating_sub(1);
             }
-            None => {
-                if let Some(entry) =
-                    self.endpoints.shard(self.ip).as_mut().and_then(|shard| shard.entries.peek_mut(&self.ip))
-                {
-                    entry.connections.unattributed = entry.connections.unattributed.saturating_sub(1);
-                }
+            if let Some(closer) = self.closer {
+                entry.closers.remove(closer);
             }
         }
     }

@@ -10,8 +10,10 @@
 //!   validator is the source.
 
 pub mod admin;
+pub mod config;
 mod eds;
 pub mod poll;
+mod validator;
 mod views;
 
 use std::{
@@ -19,6 +21,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
+pub(crate) use self::{eds::ORIGINAL_DST, validator::Validator};
 pub use self::{
     eds::{Assignment, HealthStatus, Ignored, decode_assignment, decode_cluster},
     views::{Change, Source, Views},

@@ -1,0 +1,175 @@
+//! The network filter: thin glue between a tunnel's inner connection and the registry.
+
+use std::{net::IpAddr, sync::Arc, time::Instant};
+
+use envoy_proxy_dynamic_modules_rust_sdk::{
+    EnvoyNetworkFilter, EnvoyNetworkFilterConfig, EnvoyNetworkFilterScheduler, NetworkFilter, NetworkFilterConfig,
+    abi::{
+        envoy_dynamic_module_type_network_connection_close_type as CloseType,
+        envoy_dynamic_module_type_network_connection_event as ConnectionEvent,
+        envoy_dynamic_module_type_on_network_filter_data_status as DataStatus,
+        envoy_dynamic_module_type_socket_option_state as SocketOptionState,
+    },
+    envoy_log_debug,
+};
+
+use super::{
+    config::{FenceConfig, SocketOption},
+    metrics::Metrics,
+    progress::{ClosedBy, Progress},
+};
+use crate::{
+    config::Mode,
+    endpoints::{Endpoints, ResetEvidence, Tunnel},
+    metadata,
+    shared::shared,
+    watch::ORIGINAL_DST,
+};
+
+/// Details of a connection that was closed because its endpoint had been removed; in access logs.
+pub const CLOSED_AFTER_REMOVAL: &str = "stale_guard_endpoint_removed";
+
+/// What the filters of one configuration share.
+struct Settings {
+    config: FenceConfig,
+    options: Vec<SocketOption>,
+    metrics: Metrics,
+    endpoints: Arc<Endpoints>,
+}
+
+/// One configuration of the filter.
+pub(crate) struct FenceFilterConfig(Arc<Settings>);
+
+/// The filter of one tunnel.
+struct FenceFilter {
+    settings: Arc<Settings>,
+    tunnel: Option<Tunnel>,
+    progress: Progress,
+    /// The module closed the tunnel itself.
+    cut: bool,
+}
+
+// === impl FenceFilterConfig ===
+
+impl FenceFilterConfig {
+    pub(crate) fn new(config: FenceConfig, envoy: &mut impl EnvoyNetworkFilterConfig) -> Self {
+        let options = config.tcp.socket_options();
+        let metrics = Metrics::define(envoy);
+        Self(Arc::new(Settings { config, options, metrics, endpoints: Arc::clone(&shared().endpoints) }))
+    }
+}
+
+impl<E: EnvoyNetworkFilter> NetworkFilterConfig<E> for FenceFilterConfig {
+    fn new_network_filter(&self, _envoy: &mut E) -> Box<dyn NetworkFilter<E>> {
+        Box::new(FenceFilter { settings: Arc::clone(&self.0), tunnel: None, progress: Progress::default(), cut: false })
+    }
+}
+
+// === impl FenceFilter ===
+
+impl<E: EnvoyNetworkFilter> NetworkFilter<E> for FenceFilter {
+    fn on_new_connection(&mut self, envoy: &mut E) -> DataStatus {
+        let settings = &self.settings;
+        if settings.config.mode == Mode::Off {
+            return DataStatus::Continue;
+        }
+        // A tunnel to a name has no address that EDS could take back: it is left alone.
+        let Some(ip) = endpoint(envoy) else {
+            settings.metrics.no_endpoint(envoy);
+            return DataStatus::Continue;
+        };
+        let mut tunnel = settings.endpoints.open(ip, settings.config.rotation(), Instant::now());
+        if settings.config.mode == Mode::Enforce {
+            let generation = tunnel.generation().get().to_string();
+            envoy.set_dynamic_metadata_string(metadata::NAMESPACE, metadata::GENERATION, &generation);
+            for option in &settings.options {
+                envoy.set_socket_option_int(option.level, option.name, SocketOptionState::Prebind, option.value);
+            }
+        }
+        if let Some(after) = settings.config.close_after_removal {
+            let scheduler = envoy.new_scheduler();
+            tunnel.close_after_removal(after.get(), Arc::new(move || scheduler.commit(0)));
+        }
+        settings.metrics.opened(envoy, &tunnel);
+        self.tunnel = Some(tunnel);
+        DataStatus::Continue
+    }
+
+    fn on_read(&mut self, _envoy: &mut E, data_length: usize, _end_stream: bool) -> DataStatus {
+        if let Some(tunnel) = &self.tunnel
+            && data_length > 0
+        {
+            let now = Instant::now();
+            self.progress.sent(tunnel.silent(now), now);
+        }
+        DataStatus::Continue
+    }
+
+    fn on_write(&mut self, envoy: &mut E, _data_length: usize, end_stream: bool) -> DataStatus {
+        if let Some(tunnel) = &mut self.tunnel {
+            let now = Instant::now();
+            if tunnel.connection(now).is_none()
+                && let Some(id) = envoy.get_upstream_connection_id()
+            {
+                let first = tunnel.on_connection(id, now);
+                self.settings.metrics.connected(envoy, first);
+            }
+            tunnel.heard(now);
+            self.progress.heard(end_stream);
+        }
+        DataStatus::Continue
+    }
+
+    fn on_event(&mut self, envoy: &mut E, event: ConnectionEvent) {
+        let by = match event {
+            ConnectionEvent::RemoteClose => ClosedBy::Pool,
+            ConnectionEvent::LocalClose => ClosedBy::Proxy,
+            ConnectionEvent::Connected | ConnectionEvent::ConnectedZeroRtt | ConnectionEvent::Unknown(_) => return,
+        };
+        let Some(tunnel) = self.tunnel.take() else { return };
+        let (now, settings) = (Instant::now(), &self.settings);
+        settings.metrics.closed(envoy, &tunnel, now);
+        if by == ClosedBy::Pool {
+            shared().hint.raise();
+        }
+        let user_timeout = settings.config.tcp.user_timeout.map(|timeout| timeout.get());
+        match self.progress.closed(by, user_timeout, now) {
+            Some(evidence) if !self.cut => self.explain(envoy, tunnel, evidence, now),
+            Some(_) | None => drop(tunnel),
+        }
+    }
+
+    fn on_scheduled(&mut self, envoy: &mut E, _event_id: u64) {
+        // The endpoint may be back (a readiness flap), or the tunnel over, by the time this runs.
+        if self.tunnel.as_ref().is_some_and(Tunnel::is_gone) {
+            self.cut = true;
+            self.settings.metrics.cut(envoy);
+            envoy.close_with_details(CloseType::NoFlush, CLOSED_AFTER_REMOVAL);
+        }
+    }
+}
+
+impl FenceFilter {
+    fn explain(&self, envoy: &mut impl EnvoyNetworkFilter, tunnel: Tunnel, evidence: ResetEvidence, now: Instant) {
+        let (ip, generation) = (tunnel.ip(), tunnel.generation().get());
+        let closed = tunnel.broke(evidence, now);
+        self.settings.metrics.broke(envoy, &closed);
+        envoy.set_dynamic_metadata_string(metadata::NAMESPACE, metadata::RESET_CLASS, closed.class.name());
+        envoy_log_debug!(
+            "stale_guard: tunnel to {ip} of generation {generation} broke: {} (connection {:?}, established {}, waited {:?})",
+            closed.class.name(),
+            closed.connection,
+            evidence.established,
+            evidence.waited,
+        );
+    }
+}
+
+/// The address that the outer connection goes to, port aside: a waypoint on the way where the
+/// endpoint names one, else the endpoint itself.
+fn endpoint(envoy: &impl EnvoyNetworkFilter) -> Option<IpAddr> {
+    if let Some(waypoint) = envoy.get_dynamic_metadata_string(ORIGINAL_DST, "waypoint") {
+        return waypoint.parse::<std::net::SocketAddr>().ok().map(|address| address.ip().to_canonical());
+    }
+    envoy.get_local_address().0.parse::<IpAddr>().ok().map(|ip| ip.to_canonical())
+}

@@ -1,0 +1,112 @@
+//! What all extension points of one process share.
+
+use std::{
+    net::IpAddr,
+    sync::{
+        Arc, LazyLock, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
+
+use crate::{
+    endpoints::{Cluster, DEFAULT_CAPACITY, Endpoints},
+    watch::{Change, Sink, SourceStats, Views},
+};
+
+/// The parts that live as long as the process.
+pub(crate) struct Shared {
+    /// The registry of endpoints. Any thread.
+    pub(crate) endpoints: Arc<Endpoints>,
+    /// Counts of the config validator.
+    pub(crate) validator: SourceStats,
+    /// Counts of the admin polls.
+    pub(crate) admin: SourceStats,
+    /// Wakes the poller.
+    pub(crate) hint: Hint,
+    views: Mutex<Views>,
+}
+
+/// Tells the main thread, from any other, that a poll may be worth its cost now: a pool has closed
+/// the inner connection of a tunnel, as it does when the endpoint leaves.
+#[derive(Default)]
+pub(crate) struct Hint {
+    raised: AtomicBool,
+    wake: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
+}
+
+/// The registry as the end of the line for what a source sees.
+pub(crate) struct ToEndpoints<'a> {
+    endpoints: &'a Endpoints,
+    now: Instant,
+}
+
+static SHARED: LazyLock<Shared> = LazyLock::new(|| Shared {
+    endpoints: Endpoints::new(DEFAULT_CAPACITY),
+    validator: SourceStats::default(),
+    admin: SourceStats::default(),
+    hint: Hint::default(),
+    views: Mutex::default(),
+});
+
+/// The parts that live as long as the process, made at first use.
+#[must_use]
+pub(crate) fn shared() -> &'static Shared {
+    &SHARED
+}
+
+// === impl Shared ===
+
+impl Shared {
+    /// Applies what a source says to the listings and to the registry, and counts it. Main thread.
+    pub(crate) fn watch(&self, stats: &SourceStats, apply: impl FnOnce(&mut Views, &mut ToEndpoints<'_>) -> Change) -> Change {
+        let mut views = self.views.lock().unwrap_or_else(PoisonError::into_inner);
+        let change = apply(&mut views, &mut ToEndpoints { endpoints: &self.endpoints, now: Instant::now() });
+        stats.count(change);
+        change
+    }
+
+    /// Addresses that at least one cluster lists.
+    #[must_use]
+    pub(crate) fn listed(&self) -> usize {
+        self.views.lock().unwrap_or_else(PoisonError::into_inner).endpoints()
+    }
+}
+
+// === impl Hint ===
+
+impl Hint {
+    /// Sets what wakes the main thread; called on the raising thread.
+    pub(crate) fn connect(&self, wake: Option<Arc<dyn Fn() + Send + Sync>>) {
+        *self.wake.lock().unwrap_or_else(PoisonError::into_inner) = wake;
+    }
+
+    /// Wakes the main thread, unless it was woken and has not looked yet.
+    pub(crate) fn raise(&self) {
+        if self.raised.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        // Cloned out, so that no lock is held across the call into Envoy.
+        let wake = self.wake.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(wake) = wake {
+            wake();
+        }
+    }
+
+    /// The main thread looks: hints from now on wake it again.
+    pub(crate) fn take(&self) -> bool {
+        self.raised.swap(false, Ordering::AcqRel)
+    }
+}
+
+// === impl ToEndpoints ===
+
+impl Sink for ToEndpoints<'_> {
+    fn added(&mut self, ip: IpAddr, cluster: &str) {
+        self.endpoints.added(ip, Cluster::named(cluster));
+    }
+
+    fn removed(&mut self, ip: IpAddr, cluster: &str, still_listed: bool) {
+        self.endpoints.removed(ip, Cluster::named(cluster), still_listed, self.now);
+    }
+}
