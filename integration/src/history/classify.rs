@@ -12,8 +12,9 @@
 //!    to vanish: a failure before that has another cause, such as a tunnel cut too early;
 //! 3. an application executed it, the *last* execution was on P, and was recorded before P was gone;
 //! 4. every attempt is explained: the proxy reports as many attempts as there were executions. If the
-//!    outcome carries no report (timeout, broken connection), this holds only for a request that is not
-//!    idempotent and was executed once.
+//!    outcome carries no report (timeout, broken connection), this holds only for a request that was
+//!    executed once, and either is not idempotent or had its response begun (after which no proxy
+//!    may try again).
 //!
 //! Rule 3 is why a stale connection is never excused: whatever is sent on one after P vanished is
 //! executed by nobody. Rule 4 is why a retry that met a stale connection is not excused by its first
@@ -112,7 +113,7 @@ impl Fate {
         }
         let answered_by_application = request.pod().is_some();
         let explained = match (&request.outcome, request.attempts()) {
-            // The response had begun: no proxy can take it back, and no later attempt was made.
+            // The response had begun: no proxy can take it back, and no attempt followed.
             (Outcome::Broken { .. }, _) => executions.len() == 1,
             (_, Some(attempts)) => u64::from(attempts) == executions.len() as u64,
             (_, None) => !request.idempotent && executions.len() == 1,
@@ -178,8 +179,7 @@ impl History {
         let index = |at: Instant| at.saturating_duration_since(self.origin).as_nanos() / width;
         let last = self.issued.iter().map(|issued| index(issued.intended)).max();
         let count = last.map_or(0, |last| u32::try_from(last).unwrap_or(u32::MAX - 1) + 1);
-        let mut tallies: Vec<Tally> =
-            (0..count).map(|slot| Tally { at: slice * slot, ..Tally::default() }).collect();
+        let mut tallies: Vec<Tally> = (0..count).map(|slot| Tally { at: slice * slot, ..Tally::default() }).collect();
         for (request, fate) in self.fates(vanished) {
             let slot = usize::try_from(index(request.intended)).ok();
             let Some(tally) = slot.and_then(|slot| tallies.get_mut(slot)) else { continue };

@@ -62,9 +62,8 @@ pub fn success_was_executed(history: &History) -> Vec<Violation> {
     for request in history.requests.iter().filter(|request| request.success()) {
         let executed = executions.get(request.id.as_str()).map_or(&[][..], Vec::as_slice);
         // The application records an execution before it answers.
-        let answered = |execution: &&ServerRecord| {
-            Some(execution.pod.as_str()) == request.pod() && execution.at <= request.ended
-        };
+        let answered =
+            |execution: &&ServerRecord| Some(execution.pod.as_str()) == request.pod() && execution.at <= request.ended;
         if !executed.iter().any(answered) {
             let pods: Vec<_> = executed.iter().map(|execution| execution.pod.as_str()).collect();
             let detail = format!("answered {}, but executed by {pods:?} before the answer", request.outcome);

@@ -9,6 +9,8 @@
 //! All times are [`Instant`]s of one process: clients, applications and faults share its clock.
 
 mod classify;
+#[cfg(test)]
+mod classify_tests;
 pub mod laws;
 #[cfg(test)]
 mod laws_tests;

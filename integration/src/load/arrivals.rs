@@ -43,12 +43,7 @@ impl Schedule {
             Arrivals::Fixed => None,
             Arrivals::Poisson { seed } => Some(fastrand::Rng::with_seed(seed)),
         };
-        Self {
-            rate,
-            index: 0,
-            at: 0.0,
-            random,
-        }
+        Self { rate, index: 0, at: 0.0, random }
     }
 }
 
@@ -115,10 +110,7 @@ mod tests {
     fn poisson_arrivals_keep_the_mean_rate_and_repeat_for_a_seed() {
         let offsets = |seed| Schedule::new(Arrivals::Poisson { seed }, 200.0).take(20_000);
         let last = offsets(7).last().unwrap().as_secs_f64();
-        assert!(
-            (97.0..103.0).contains(&last),
-            "20,000 arrivals at 200/s took {last} s"
-        );
+        assert!((97.0..103.0).contains(&last), "20,000 arrivals at 200/s took {last} s");
         assert!(offsets(7).eq(offsets(7)));
         assert!(!offsets(7).eq(offsets(8)));
     }

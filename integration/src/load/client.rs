@@ -37,17 +37,9 @@ const REUSE_WAIT: Duration = Duration::from_secs(1);
 /// Connections to the proxy.
 pub(super) enum Pool {
     /// Idle connections, used in turn: the one that has been idle longest comes first.
-    Http1 {
-        dial: Dial,
-        keep: usize,
-        idle: Mutex<VecDeque<Http1>>,
-    },
+    Http1 { dial: Dial, keep: usize, idle: Mutex<VecDeque<Http1>> },
     /// A fixed number of connections, used in turn, each opened anew when it is closed.
-    Http2 {
-        dial: Dial,
-        slots: Vec<Slot>,
-        turn: AtomicUsize,
-    },
+    Http2 { dial: Dial, slots: Vec<Slot>, turn: AtomicUsize },
 }
 
 /// One shared HTTP/2 connection; locked only while it is looked at or opened.
@@ -89,9 +81,7 @@ impl Dial {
 
     async fn http1(&self) -> Result<Http1, TransportError> {
         let (number, io) = self.tcp().await?;
-        let (sender, connection) = http1::handshake(io)
-            .await
-            .map_err(|error| TransportError::from_hyper(&error))?;
+        let (sender, connection) = http1::handshake(io).await.map_err(|error| TransportError::from_hyper(&error))?;
         // Ends when the sender is dropped or the peer closes; every request sees the error itself.
         tokio::spawn(connection);
         Ok(Numbered { number, sender })
@@ -99,9 +89,8 @@ impl Dial {
 
     async fn http2(&self) -> Result<Http2, TransportError> {
         let (number, io) = self.tcp().await?;
-        let (sender, connection) = http2::handshake(TokioExecutor::new(), io)
-            .await
-            .map_err(|error| TransportError::from_hyper(&error))?;
+        let (sender, connection) =
+            http2::handshake(TokioExecutor::new(), io).await.map_err(|error| TransportError::from_hyper(&error))?;
         tokio::spawn(connection);
         Ok(Numbered { number, sender })
     }
@@ -111,15 +100,8 @@ impl Dial {
 
 impl Pool {
     /// A pool with all its connections open.
-    pub(super) async fn open(
-        connector: Connector,
-        protocol: Protocol,
-        connections: usize,
-    ) -> anyhow::Result<Self> {
-        let dial = Dial {
-            connector,
-            opened: AtomicU64::new(0),
-        };
+    pub(super) async fn open(connector: Connector, protocol: Protocol, connections: usize) -> anyhow::Result<Self> {
+        let dial = Dial { connector, opened: AtomicU64::new(0) };
         let describe = |error: TransportError| anyhow::anyhow!("{error}");
         let context = "opening the load generator's connections";
         match protocol {
@@ -128,11 +110,7 @@ impl Pool {
                 for _ in 0..connections {
                     idle.push_back(dial.http1().await.map_err(describe).context(context)?);
                 }
-                Ok(Self::Http1 {
-                    dial,
-                    keep: connections,
-                    idle: Mutex::new(idle),
-                })
+                Ok(Self::Http1 { dial, keep: connections, idle: Mutex::new(idle) })
             }
             Protocol::Http2 => {
                 let mut slots = Vec::new();
@@ -140,11 +118,7 @@ impl Pool {
                     let connection = dial.http2().await.map_err(describe).context(context)?;
                     slots.push(Slot::new(Some(connection)));
                 }
-                Ok(Self::Http2 {
-                    dial,
-                    slots,
-                    turn: AtomicUsize::new(0),
-                })
+                Ok(Self::Http2 { dial, slots, turn: AtomicUsize::new(0) })
             }
         }
     }
@@ -157,26 +131,13 @@ impl Pool {
 
     /// Sends one request and reads the whole response. Cancel-safe: dropping the future closes the
     /// HTTP/1.1 connection or resets the HTTP/2 stream.
-    pub(super) async fn exchange(
-        &self,
-        request: Request<Body>,
-        headers: &AnswerHeaders,
-        sent: &Sent,
-    ) -> Exchanged {
+    pub(super) async fn exchange(&self, request: Request<Body>, headers: &AnswerHeaders, sent: &Sent) -> Exchanged {
         match self.send(request, sent).await {
             Ok((response, http1)) => {
                 let outcome = read(response, headers).await;
-                Exchanged {
-                    ended: Instant::now(),
-                    outcome,
-                    http1,
-                }
+                Exchanged { ended: Instant::now(), outcome, http1 }
             }
-            Err(error) => Exchanged {
-                ended: Instant::now(),
-                outcome: Outcome::Failed(error),
-                http1: None,
-            },
+            Err(error) => Exchanged { ended: Instant::now(), outcome: Outcome::Failed(error), http1: None },
         }
     }
 
@@ -249,9 +210,7 @@ fn mark(sent: &Sent, connection: u64) {
     *sent.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), connection));
 }
 
-fn pop_usable(
-    idle: &Mutex<VecDeque<Http1>>,
-) -> Option<Http1> {
+fn pop_usable(idle: &Mutex<VecDeque<Http1>>) -> Option<Http1> {
     let mut idle = idle.lock().unwrap_or_else(PoisonError::into_inner);
     while let Some(connection) = idle.pop_front() {
         if !connection.sender.is_closed() {
@@ -261,10 +220,7 @@ fn pop_usable(
     None
 }
 
-async fn usable(
-    dial: &Dial,
-    slot: &Slot,
-) -> Result<Http2, TransportError> {
+async fn usable(dial: &Dial, slot: &Slot) -> Result<Http2, TransportError> {
     let mut slot = slot.lock().await;
     match slot.as_ref().filter(|open| !open.sender.is_closed()) {
         Some(open) => Ok(open.clone()),

@@ -34,11 +34,7 @@ impl Latency {
         let max_ms = max.as_secs_f64() * 1e3;
         // A bucket's upper edge may lie above the exact maximum.
         let quantile = |q| (histogram.value_at_quantile(q) as f64 / 1e3).min(max_ms);
-        Ok(Self {
-            p50_ms: quantile(0.50),
-            p99_ms: quantile(0.99),
-            max_ms,
-        })
+        Ok(Self { p50_ms: quantile(0.50), p99_ms: quantile(0.99), max_ms })
     }
 }
 
@@ -73,13 +69,6 @@ mod tests {
 
     #[test]
     fn no_records_give_zeros() {
-        assert_eq!(
-            Latency::of([]).unwrap(),
-            Latency {
-                p50_ms: 0.0,
-                p99_ms: 0.0,
-                max_ms: 0.0
-            }
-        );
+        assert_eq!(Latency::of([]).unwrap(), Latency { p50_ms: 0.0, p99_ms: 0.0, max_ms: 0.0 });
     }
 }

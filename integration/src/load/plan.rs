@@ -111,10 +111,7 @@ impl RequestClass {
     /// A POST class.
     #[must_use]
     pub fn post(authority: &str, path: &str, body: impl Into<Bytes>) -> Self {
-        Self {
-            body: body.into(),
-            ..Self::new(Method::POST, authority, path)
-        }
+        Self { body: body.into(), ..Self::new(Method::POST, authority, path) }
     }
 
     /// The same class with another name.
@@ -153,11 +150,7 @@ impl RequestClass {
     }
 
     /// The request with this id.
-    pub(super) fn request(
-        &self,
-        id: &str,
-        protocol: Protocol,
-    ) -> anyhow::Result<Request<Full<Bytes>>> {
+    pub(super) fn request(&self, id: &str, protocol: Protocol) -> anyhow::Result<Request<Full<Bytes>>> {
         let uri = match protocol {
             Protocol::Http1 => Uri::builder().path_and_query(self.path.as_str()).build(),
             Protocol::Http2 => Uri::builder()
@@ -174,8 +167,8 @@ impl RequestClass {
         *request.uri_mut() = uri;
         *request.headers_mut() = self.headers.clone();
         if protocol == Protocol::Http1 {
-            let host = HeaderValue::from_str(&self.authority)
-                .with_context(|| format!("class {}: authority", self.name))?;
+            let host =
+                HeaderValue::from_str(&self.authority).with_context(|| format!("class {}: authority", self.name))?;
             request.headers_mut().insert(HOST, host);
         }
         if let Some(key) = &self.idempotency_key {
@@ -231,19 +224,9 @@ impl Plan {
 
     /// Fails on a plan that cannot run, before any connection is made.
     pub(super) fn validate(&self) -> anyhow::Result<()> {
-        ensure!(
-            self.rate.is_finite() && self.rate > 0.0,
-            "rate is {}; it must be above zero",
-            self.rate
-        );
-        ensure!(
-            self.connections > 0,
-            "connections is 0; at least one is needed"
-        );
-        ensure!(
-            self.classes.iter().any(|class| class.weight > 0),
-            "no request class with a weight above zero"
-        );
+        ensure!(self.rate.is_finite() && self.rate > 0.0, "rate is {}; it must be above zero", self.rate);
+        ensure!(self.connections > 0, "connections is 0; at least one is needed");
+        ensure!(self.classes.iter().any(|class| class.weight > 0), "no request class with a weight above zero");
         for class in &self.classes {
             class.request(&self.id(class, 0), self.protocol)?;
         }

@@ -123,13 +123,7 @@ impl RequestRecord {
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Response {
-                status,
-                pod,
-                attempts,
-                flags,
-                details,
-            } => {
+            Self::Response { status, pod, attempts, flags, details } => {
                 write!(f, "{status}")?;
                 for text in [pod, flags, details].into_iter().flatten() {
                     write!(f, " {text}")?;

@@ -134,11 +134,8 @@ impl Drop for Load {
 }
 
 async fn drive(plan: Plan, shared: Arc<Shared>, mut phases: watch::Receiver<Phase>) -> Report {
-    let classes: Vec<(RequestClass, Arc<str>)> = plan
-        .classes
-        .iter()
-        .map(|class| (class.clone(), Arc::from(class.name.as_str())))
-        .collect();
+    let classes: Vec<(RequestClass, Arc<str>)> =
+        plan.classes.iter().map(|class| (class.clone(), Arc::from(class.name.as_str()))).collect();
     let mut mix = Mix::new(plan.classes.iter().map(|class| class.weight));
     let mut schedule = Schedule::new(plan.arrivals, plan.rate);
     let mut tasks = JoinSet::new();

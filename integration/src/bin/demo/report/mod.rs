@@ -3,6 +3,8 @@
 mod data;
 mod picture;
 mod table;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use data::Report;
 pub(crate) use table::{progress_line, table};

@@ -11,7 +11,7 @@ type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedF64, Ran
 type RangedF64 = plotters::coord::types::RangedCoordf64;
 
 const WIDTH: u32 = 1180;
-const HEADER: u32 = 118;
+const HEADER: u32 = 112;
 const ROW: u32 = 112;
 /// Room above each row's plot for its name and counts.
 const ROW_TITLE: u32 = 34;
@@ -23,8 +23,8 @@ const FONT: &str = "sans-serif";
 // Distinguishable with any colour vision (Okabe and Ito's palette), on the picture's own white ground.
 const GET: RGBColor = RGBColor(0, 114, 178);
 const POST: RGBColor = RGBColor(213, 94, 0);
-const LOST: RGBColor = RGBColor(150, 150, 150);
-const VANISHED: RGBColor = RGBColor(70, 70, 70);
+const LOST: RGBColor = RGBColor(173, 181, 189);
+const VANISHED: RGBColor = RGBColor(120, 120, 120);
 const REUSED: RGBColor = RGBColor(0, 158, 115);
 const INK: RGBColor = RGBColor(33, 37, 41);
 const FAINT: RGBColor = RGBColor(108, 117, 125);
@@ -67,7 +67,7 @@ fn draw(report: &Report, document: &mut String) -> Drawn {
 fn header(root: &Area) -> Drawn {
     let left = i32::try_from(LEFT)?;
     text(root, "Failed requests while every pod is replaced", (left, 30), 24, INK, HPos::Left)?;
-    let explanation = "Each bar: requests that failed, by the half-second in which they were due. \
+    let explanation = "Height of a bar: number of failed requests that were due in that half-second. \
                        All rows share both axes.";
     text(root, explanation, (left, 56), 14, FAINT, HPos::Left)?;
 
@@ -91,10 +91,11 @@ fn title(root: &Area, variant: &VariantResult, y: i32) -> Drawn {
     let name = (FONT, 16).into_font().style(FontStyle::Bold).color(&INK);
     root.draw_text(&variant.name, &name.pos(Pos::new(HPos::Left, VPos::Center)), (left, y))?;
     let failed = variant.failed_get + variant.failed_post;
+    let requests = variant.requests;
     let mut parts = if failed == 0 {
-        vec!["no failed request".to_owned()]
+        vec![format!("none of {requests} requests failed")]
     } else {
-        vec![format!("{} GET and {} POST failed", variant.failed_get, variant.failed_post)]
+        vec![format!("{} GET and {} POST of {requests} requests failed", variant.failed_get, variant.failed_post)]
     };
     if variant.duplicate_posts > 0 {
         parts.push(format!("{} POST executed twice", variant.duplicate_posts));
@@ -102,7 +103,6 @@ fn title(root: &Area, variant: &VariantResult, y: i32) -> Drawn {
     if variant.in_flight_lost > 0 {
         parts.push(format!("{} lost in flight", variant.in_flight_lost));
     }
-    parts.push(format!("of {} requests", variant.requests));
     let good = failed == 0 && variant.duplicate_posts == 0;
     text(root, &parts.join(" · "), (right, y), 14, if good { REUSED } else { INK }, HPos::Right)
 }

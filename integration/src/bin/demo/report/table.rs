@@ -1,7 +1,7 @@
 //! The table and the progress lines.
 
 use super::data::{Report, VariantResult};
-use comfy_table::presets::UTF8_FULL_CONDENSED;
+use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use comfy_table::{CellAlignment, Table};
 
 /// One line about a variant that has run.
@@ -20,15 +20,15 @@ pub(crate) fn progress_line(index: usize, total: usize, variant: &VariantResult)
 /// All variants, one row each; fits into 120 columns.
 pub(crate) fn table(report: &Report) -> String {
     let mut table = Table::new();
-    table.load_style(UTF8_FULL_CONDENSED);
+    table.load_style(UTF8_HORIZONTAL_ONLY);
     table.set_header([
         "variant",
         "requests",
         "failed\nGET",
         "failed\nPOST",
-        "POST executed\ntwice",
+        "POST\ntwice",
         "retries",
-        "TLS\nhandshakes",
+        "TLS\nhand-\nshakes",
         "p50\nms",
         "p99\nms",
         "slowest\nms",
@@ -54,7 +54,8 @@ pub(crate) fn table(report: &Report) -> String {
     }
     format!(
         "{table}\nLatency is measured from each request's intended start, failed requests included.\n\
-         \"lost in flight\": executed by a pod that vanished before the answer; not counted as failed."
+         \"POST twice\": executed more than once. \"lost in flight\": executed by a pod that vanished before it\n\
+         answered; not counted as failed."
     )
 }
 
