@@ -119,7 +119,7 @@ fn counts_by_method_duplicates_and_retries() {
         requests,
         other_ids: Default::default(),
     };
-    let summary = history.summary(&[vanish.clone()]);
+    let summary = history.summary(std::slice::from_ref(&vanish));
     assert_eq!((summary.requests, summary.failed_get, summary.failed_post, summary.failed_other), (6, 1, 1, 1));
     assert_eq!((summary.duplicate_posts, summary.retries, summary.in_flight_lost), (1, 2, 1));
     assert_eq!(summary.failed_around_vanish, 3, "the three failures spanned the vanish, without proof");

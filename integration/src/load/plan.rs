@@ -44,6 +44,9 @@ pub struct RequestClass {
 }
 
 /// Response headers that are kept with every record. Absent ones are `None` there.
+///
+/// A virtual host with `include_attempt_count_in_response` and `response_headers_to_add` sends the
+/// proxy's headers with its own replies (503) too; [`crate::history::Fate`] needs the attempts there.
 #[derive(Clone, Debug)]
 pub struct AnswerHeaders {
     /// Name of the pod that answered; set by the application.

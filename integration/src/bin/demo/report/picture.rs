@@ -11,7 +11,7 @@ type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedF64, Ran
 type RangedF64 = plotters::coord::types::RangedCoordf64;
 
 const WIDTH: u32 = 1180;
-const HEADER: u32 = 112;
+const HEADER: u32 = 116;
 const ROW: u32 = 112;
 /// Room above each row's plot for its name and counts.
 const ROW_TITLE: u32 = 34;
@@ -66,21 +66,21 @@ fn draw(report: &Report, document: &mut String) -> Drawn {
 
 fn header(root: &Area) -> Drawn {
     let left = i32::try_from(LEFT)?;
-    text(root, "Failed requests while every pod is replaced", (left, 30), 24, INK, HPos::Left)?;
+    text(root, "Failed requests while every pod is replaced", (left, 30), 26, INK, HPos::Left)?;
     let explanation = "Height of a bar: number of failed requests that were due in that half-second. \
-                       All rows share both axes.";
-    text(root, explanation, (left, 56), 14, FAINT, HPos::Left)?;
+                       All rows share both axes. Lost in flight: executed by a pod that vanished before it answered.";
+    text(root, explanation, (left, 58), 15, FAINT, HPos::Left)?;
 
-    let y = 84;
-    let bars = [("failed GET", GET, left), ("failed POST", POST, left + 120), ("lost in flight", LOST, left + 248)];
+    let y = 88;
+    let bars = [("failed GET", GET, left), ("failed POST", POST, left + 124), ("lost in flight", LOST, left + 258)];
     for (label, colour, x) in bars {
         root.draw(&Rectangle::new([(x, y - 6), (x + 12, y + 6)], colour.filled()))?;
-        text(root, label, (x + 20, y), 14, INK, HPos::Left)?;
+        text(root, label, (x + 20, y), 16, INK, HPos::Left)?;
     }
-    let marks = [("pod vanished", EventKind::PodVanished, left + 392), ("IP reused", EventKind::IpReused, left + 528)];
+    let marks = [("pod vanished", EventKind::PodVanished, left + 410), ("IP reused", EventKind::IpReused, left + 552)];
     for (label, kind, x) in marks {
         mark(root, kind, x, (y - 9, y + 9))?;
-        text(root, label, (x + 10, y), 14, INK, HPos::Left)?;
+        text(root, label, (x + 10, y), 16, INK, HPos::Left)?;
     }
     Ok(())
 }
@@ -88,7 +88,7 @@ fn header(root: &Area) -> Drawn {
 fn title(root: &Area, variant: &VariantResult, y: i32) -> Drawn {
     let (left, right) = (i32::try_from(LEFT)?, i32::try_from(WIDTH - RIGHT)?);
     let y = y + 21;
-    let name = (FONT, 16).into_font().style(FontStyle::Bold).color(&INK);
+    let name = (FONT, 18).into_font().style(FontStyle::Bold).color(&INK);
     root.draw_text(&variant.name, &name.pos(Pos::new(HPos::Left, VPos::Center)), (left, y))?;
     let failed = variant.failed_get + variant.failed_post;
     let requests = variant.requests;
@@ -104,7 +104,7 @@ fn title(root: &Area, variant: &VariantResult, y: i32) -> Drawn {
         parts.push(format!("{} lost in flight", variant.in_flight_lost));
     }
     let good = failed == 0 && variant.duplicate_posts == 0;
-    text(root, &parts.join(" · "), (right, y), 14, if good { REUSED } else { INK }, HPos::Right)
+    text(root, &parts.join(" · "), (right, y), 16, if good { REUSED } else { INK }, HPos::Right)
 }
 
 fn row(plot: &Area, variant: &VariantResult, seconds: f64, (step, top): (u64, u64)) -> Drawn {
@@ -120,7 +120,7 @@ fn row(plot: &Area, variant: &VariantResult, seconds: f64, (step, top): (u64, u6
     for count in (0..=top).step_by(usize::try_from(step)?) {
         let y = y_of(count);
         area.draw(&PathElement::new([(0, y), (width, y)], if count == 0 { FRAME } else { GRID }))?;
-        text(plot, &count.to_string(), (i32::try_from(LEFT)? - 8, y), 12, FAINT, HPos::Right)?;
+        text(plot, &count.to_string(), (i32::try_from(LEFT)? - 8, y), 14, FAINT, HPos::Right)?;
     }
     for event in &variant.events {
         let x = (f64::from(width) * event.t / seconds).round() as i32;
@@ -167,10 +167,10 @@ fn time_axis(root: &Area, seconds: f64, y: i32) -> Drawn {
     for tick in (0..=seconds as i32).step_by(usize::try_from(step)?) {
         let x = (left + (right - left) * f64::from(tick) / seconds).round() as i32;
         root.draw(&PathElement::new([(x, y), (x, y + 5)], FRAME))?;
-        text(root, &tick.to_string(), (x, y + 15), 12, FAINT, HPos::Center)?;
+        text(root, &tick.to_string(), (x, y + 15), 14, FAINT, HPos::Center)?;
     }
     let middle = i32::midpoint(left as i32, right as i32);
-    text(root, "seconds since the start of the load", (middle, y + 38), 14, FAINT, HPos::Center)
+    text(root, "seconds since the start of the load", (middle, y + 38), 15, FAINT, HPos::Center)
 }
 
 fn text(area: &Area, content: &str, at: (i32, i32), size: u32, colour: RGBColor, anchor: HPos) -> Drawn {

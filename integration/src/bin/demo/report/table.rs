@@ -1,7 +1,7 @@
 //! The table and the progress lines.
 
 use super::data::{Report, VariantResult};
-use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
+use comfy_table::presets::UTF8_BORDERS_ONLY;
 use comfy_table::{CellAlignment, Table};
 
 /// One line about a variant that has run.
@@ -20,7 +20,7 @@ pub(crate) fn progress_line(index: usize, total: usize, variant: &VariantResult)
 /// All variants, one row each; fits into 120 columns.
 pub(crate) fn table(report: &Report) -> String {
     let mut table = Table::new();
-    table.load_style(UTF8_HORIZONTAL_ONLY);
+    table.load_style(UTF8_BORDERS_ONLY);
     table.set_header([
         "variant",
         "requests",
@@ -31,7 +31,7 @@ pub(crate) fn table(report: &Report) -> String {
         "TLS\nhand-\nshakes",
         "p50\nms",
         "p99\nms",
-        "slowest\nms",
+        "slow-\nest\nms",
         "lost in\nflight",
     ]);
     for variant in &report.variants {
