@@ -8,7 +8,7 @@
 //!
 //! All times are [`Instant`]s of one process: clients, applications and faults share its clock.
 
-mod classify;
+pub mod classify;
 #[cfg(test)]
 mod classify_tests;
 pub mod laws;
