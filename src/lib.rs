@@ -13,20 +13,24 @@ mod shared;
 pub mod status;
 pub mod watch;
 
+use std::sync::atomic::Ordering;
+
 use envoy_proxy_dynamic_modules_rust_sdk::{
-    ConfigValidatorConfig, EnvoyNetworkFilterConfigImpl, EnvoyNetworkFilterImpl, NetworkFilterConfig,
-    declare_all_init_functions, envoy_log_error,
+    BootstrapExtensionConfig, ConfigValidatorConfig, EnvoyBootstrapExtensionConfig, EnvoyNetworkFilterConfigImpl,
+    EnvoyNetworkFilterImpl, NetworkFilterConfig, declare_all_init_functions, envoy_log_error,
 };
 
 use crate::{
     config::ConfigError,
     fence::{FenceFilterConfig, config::FenceConfig},
+    status::{StatusExtensionConfig, config::StatusConfig},
     watch::{Validator, config::WatchConfig},
 };
 
 declare_all_init_functions!(
     init,
     network: network_filter,
+    bootstrap: bootstrap_extension,
     config_validator: config_validator,
 );
 
@@ -39,8 +43,22 @@ fn network_filter(
     name: &str,
     config: &[u8],
 ) -> Option<Box<dyn NetworkFilterConfig<EnvoyNetworkFilterImpl>>> {
-    let config = accept(selected(name, "filter_name", fence::config::NAME).and_then(|()| FenceConfig::parse(config)))?;
+    let config = accept(
+        selected(name, "filter_name", fence::config::NAME)
+            .and_then(|()| FenceConfig::parse(config))
+            .and_then(|config| config.checked(shared::shared().ticking.load(Ordering::Relaxed))),
+    )?;
     Some(Box::new(FenceFilterConfig::new(config, envoy)))
+}
+
+fn bootstrap_extension(
+    envoy: &mut dyn EnvoyBootstrapExtensionConfig,
+    name: &str,
+    config: &[u8],
+) -> Option<Box<dyn BootstrapExtensionConfig>> {
+    let config =
+        accept(selected(name, "extension_name", status::config::NAME).and_then(|()| StatusConfig::parse(config)))?;
+    Some(Box::new(StatusExtensionConfig::new(config, envoy)))
 }
 
 fn config_validator(name: &str, config: &[u8]) -> Option<Box<dyn ConfigValidatorConfig>> {

@@ -4,14 +4,14 @@ use std::{
     net::IpAddr,
     sync::{
         Arc, LazyLock, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Instant,
 };
 
 use crate::{
     endpoints::{Cluster, DEFAULT_CAPACITY, Endpoints},
-    watch::{Change, Sink, SourceStats, Views},
+    watch::{Change, Sink, Source, SourceStats, Views},
 };
 
 /// The parts that live as long as the process.
@@ -24,6 +24,12 @@ pub(crate) struct Shared {
     pub(crate) admin: SourceStats,
     /// Wakes the poller.
     pub(crate) hint: Hint,
+    /// Whether the main thread has the module's pulse, so that deadlines can be met.
+    pub(crate) ticking: AtomicBool,
+    /// Times that every endpoint was fenced at once.
+    pub(crate) suspected: AtomicU64,
+    /// The control plane has been away: the validator fences once more with its first update.
+    resync: AtomicBool,
     views: Mutex<Views>,
 }
 
@@ -46,6 +52,9 @@ static SHARED: LazyLock<Shared> = LazyLock::new(|| Shared {
     validator: SourceStats::default(),
     admin: SourceStats::default(),
     hint: Hint::default(),
+    ticking: AtomicBool::new(false),
+    suspected: AtomicU64::new(0),
+    resync: AtomicBool::new(false),
     views: Mutex::default(),
 });
 
@@ -59,11 +68,37 @@ pub(crate) fn shared() -> &'static Shared {
 
 impl Shared {
     /// Applies what a source says to the listings and to the registry, and counts it. Main thread.
-    pub(crate) fn watch(&self, stats: &SourceStats, apply: impl FnOnce(&mut Views, &mut ToEndpoints<'_>) -> Change) -> Change {
+    pub(crate) fn watch(
+        &self,
+        source: Source,
+        apply: impl FnOnce(&mut Views, &mut ToEndpoints<'_>) -> Change,
+    ) -> Change {
+        let stats = match source {
+            Source::Admin => &self.admin,
+            Source::Validator => {
+                if self.resync.swap(false, Ordering::AcqRel) {
+                    self.fence_all();
+                }
+                &self.validator
+            }
+        };
+        let now = Instant::now();
         let mut views = self.views.lock().unwrap_or_else(PoisonError::into_inner);
-        let change = apply(&mut views, &mut ToEndpoints { endpoints: &self.endpoints, now: Instant::now() });
-        stats.count(change);
+        let change = apply(&mut views, &mut ToEndpoints { endpoints: &self.endpoints, now });
+        stats.count(change, now);
         change
+    }
+
+    /// Endpoints may have changed unseen: fences every one now, and once more with the next update,
+    /// which may list replacements as if nothing had happened. Main thread.
+    pub(crate) fn suspect(&self) {
+        self.resync.store(true, Ordering::Release);
+        self.fence_all();
+    }
+
+    fn fence_all(&self) {
+        self.suspected.fetch_add(1, Ordering::Relaxed);
+        self.endpoints.suspect_all();
     }
 
     /// Addresses that at least one cluster lists.

@@ -91,6 +91,23 @@ impl FenceConfig {
         config::parse(NAME, json)
     }
 
+    /// Checks what depends on the rest of the proxy: `has_pulse` says whether the `status` extension
+    /// is configured, whose timer deadlines need.
+    ///
+    /// # Errors
+    /// `close_after_removal` without that extension.
+    pub fn checked(self, has_pulse: bool) -> Result<Self, ConfigError> {
+        match self.close_after_removal {
+            Some(after) if !has_pulse => Err(ConfigError::new(
+                NAME,
+                "close_after_removal",
+                &format!("{:?}", after.get()).into(),
+                "needs the bootstrap extension \"status\", which is not configured in this proxy",
+            )),
+            Some(_) | None => Ok(self),
+        }
+    }
+
     /// When new tunnels leave an old connection, if ever.
     #[must_use]
     pub fn rotation(&self) -> Option<Rotation> {

@@ -1,1 +1,12 @@
+//! Tells operators what happened and why, and gives the main thread the module's pulse.
+//!
+//! A bootstrap extension: it sets the registry's capacity, polls Envoy's admin endpoint on behalf of
+//! `watch`, closes tunnels whose time after a removal is over, publishes statistics and serves the
+//! admin page.
+
 pub mod config;
+mod extension;
+mod metrics;
+pub mod page;
+
+pub(crate) use self::extension::StatusExtensionConfig;

@@ -12,13 +12,18 @@
 pub mod admin;
 pub mod config;
 mod eds;
+pub mod gap;
 pub mod poll;
 mod validator;
 mod views;
 
 use std::{
     net::IpAddr,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 pub(crate) use self::{eds::ORIGINAL_DST, validator::Validator};
@@ -38,16 +43,25 @@ pub struct SourceStats {
     pub removed: AtomicU64,
     /// Resources, or polls, that could not be read.
     pub errors: AtomicU64,
+    updated_at: Mutex<Option<Instant>>,
 }
 
 // === impl SourceStats ===
 
 impl SourceStats {
     /// Counts one update with what it changed.
-    pub fn count(&self, change: Change) {
+    pub fn count(&self, change: Change, now: Instant) {
+        *self.updated_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
         self.updates.fetch_add(1, Ordering::Relaxed);
         self.added.fetch_add(change.added, Ordering::Relaxed);
         self.removed.fetch_add(change.removed, Ordering::Relaxed);
+    }
+
+    /// Time since the last update.
+    #[must_use]
+    pub fn view_age(&self, now: Instant) -> Option<Duration> {
+        let updated_at = *self.updated_at.lock().unwrap_or_else(PoisonError::into_inner);
+        updated_at.map(|at| now.saturating_duration_since(at))
     }
 }
 

@@ -14,9 +14,9 @@ use super::{Assignment, Change, Sink, Source, Views, config::WatchConfig, decode
 use crate::shared::shared;
 
 /// Type of EDS resources.
-pub const CLUSTER_LOAD_ASSIGNMENT: &str = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment";
+const CLUSTER_LOAD_ASSIGNMENT: &str = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment";
 /// Type of CDS resources.
-pub const CLUSTER: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
+const CLUSTER: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
 
 /// The validator of one resource type. It only looks: every update is accepted.
 pub(crate) struct Validator {
@@ -36,8 +36,7 @@ impl Validator {
     }
 
     fn see(&self, type_url: &str, resources: &[ConfigValidatorResource], removed: Removed<'_>) {
-        let stats = &shared().validator;
-        let change = shared().watch(stats, |views, sink| match type_url {
+        let change = shared().watch(Source::Validator, |views, sink| match type_url {
             CLUSTER_LOAD_ASSIGNMENT => self.endpoints(resources, removed, views, sink),
             CLUSTER => self.clusters(resources, removed, views, sink),
             _ => {

@@ -108,6 +108,12 @@ impl Views {
         self.clusters.iter().filter(move |(_, view)| view.source == source).map(|(name, _)| name.as_str())
     }
 
+    /// Whether `cluster` lists nothing.
+    #[must_use]
+    pub fn is_empty(&self, cluster: &str) -> bool {
+        self.clusters.get(cluster).is_none_or(|view| view.endpoints.is_empty())
+    }
+
     /// Addresses listed by at least one cluster.
     #[must_use]
     pub fn endpoints(&self) -> usize {

@@ -1,0 +1,117 @@
+//! Statistics of the process, set on every tick of the main thread.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use envoy_proxy_dynamic_modules_rust_sdk::{
+    EnvoyBootstrapExtensionConfig, EnvoyCounterId, EnvoyGaugeId, panics_caught,
+};
+
+use crate::{shared::Shared, watch::SourceStats};
+
+/// What the extension counts. An id that Envoy refused is `None`.
+pub(crate) struct Metrics {
+    /// Endpoints that are remembered.
+    endpoints: Option<EnvoyGaugeId>,
+    /// Endpoints that at least one cluster lists.
+    listed: Option<EnvoyGaugeId>,
+    /// Tunnels open now.
+    tunnels: Option<EnvoyGaugeId>,
+    /// Outer connections that carry a tunnel now.
+    connections: Option<EnvoyGaugeId>,
+    /// Times that every endpoint was fenced because the control plane had been away.
+    suspected: Counter,
+    /// Panics caught in hooks.
+    panics: Counter,
+    sources: [Source; 2],
+}
+
+/// A counter of Envoy's that follows a count of ours.
+struct Counter {
+    id: Option<EnvoyCounterId>,
+    published: AtomicU64,
+}
+
+struct Source {
+    updates: Counter,
+    added: Counter,
+    removed: Counter,
+    errors: Counter,
+    view_age: Option<EnvoyGaugeId>,
+}
+
+// === impl Metrics ===
+
+impl Metrics {
+    pub(crate) fn define(envoy: &mut dyn EnvoyBootstrapExtensionConfig) -> Self {
+        Self {
+            endpoints: envoy.define_gauge("endpoints").ok(),
+            listed: envoy.define_gauge("endpoints_listed").ok(),
+            tunnels: envoy.define_gauge("tunnels_open").ok(),
+            connections: envoy.define_gauge("connections_open").ok(),
+            suspected: Counter::define(envoy, "watch_suspected"),
+            panics: Counter::define(envoy, "panics"),
+            sources: ["validator", "admin"].map(|source| Source::define(envoy, source)),
+        }
+    }
+
+    pub(crate) fn publish(&self, envoy: &dyn EnvoyBootstrapExtensionConfig, shared: &Shared, now: std::time::Instant) {
+        let totals = shared.endpoints.totals();
+        let set = |id: Option<EnvoyGaugeId>, value: u64| {
+            if let Some(id) = id {
+                let _ = envoy.set_gauge(id, value);
+            }
+        };
+        set(self.endpoints, totals.endpoints as u64);
+        set(self.listed, shared.listed() as u64);
+        set(self.tunnels, totals.tunnels);
+        set(self.connections, totals.connections);
+        self.suspected.publish(envoy, shared.suspected.load(Ordering::Relaxed));
+        self.panics.publish(envoy, panics_caught());
+        for (source, stats) in self.sources.iter().zip([&shared.validator, &shared.admin]) {
+            source.publish(envoy, stats);
+            set(
+                source.view_age,
+                stats.view_age(now).map_or(0, |age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX)),
+            );
+        }
+    }
+}
+
+// === impl Source ===
+
+impl Source {
+    fn define(envoy: &mut dyn EnvoyBootstrapExtensionConfig, source: &str) -> Self {
+        let mut counter = |what: &str| Counter::define(envoy, &format!("watch_{source}_{what}"));
+        let [updates, added, removed, errors] = ["updates", "added", "removed", "errors"].map(&mut counter);
+        let view_age = envoy.define_gauge(&format!("watch_{source}_view_age_ms")).ok();
+        Self { updates, added, removed, errors, view_age }
+    }
+
+    fn publish(&self, envoy: &dyn EnvoyBootstrapExtensionConfig, stats: &SourceStats) {
+        for (counter, count) in [
+            (&self.updates, &stats.updates),
+            (&self.added, &stats.added),
+            (&self.removed, &stats.removed),
+            (&self.errors, &stats.errors),
+        ] {
+            counter.publish(envoy, count.load(Ordering::Relaxed));
+        }
+    }
+}
+
+// === impl Counter ===
+
+impl Counter {
+    fn define(envoy: &mut dyn EnvoyBootstrapExtensionConfig, name: &str) -> Self {
+        Self { id: envoy.define_counter(name).ok(), published: AtomicU64::new(0) }
+    }
+
+    fn publish(&self, envoy: &dyn EnvoyBootstrapExtensionConfig, count: u64) {
+        let new = count.saturating_sub(self.published.fetch_max(count, Ordering::Relaxed));
+        if let Some(id) = self.id
+            && new > 0
+        {
+            let _ = envoy.increment_counter(id, new);
+        }
+    }
+}
