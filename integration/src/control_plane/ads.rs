@@ -42,13 +42,7 @@ struct Subscription {
 
 impl Stream {
     pub(super) fn new(id: u64, outlet: Outlet, resend_on_reconnect: bool) -> Self {
-        Self {
-            id,
-            node: String::new(),
-            outlet,
-            resend_on_reconnect,
-            types: HashMap::new(),
-        }
+        Self { id, node: String::new(), outlet, resend_on_reconnect, types: HashMap::new() }
     }
 
     pub(super) fn is_delta(&self) -> bool {
@@ -64,12 +58,7 @@ impl Stream {
         }
     }
 
-    pub(super) fn on_sotw(
-        &mut self,
-        request: xds::DiscoveryRequest,
-        snapshot: &Snapshot,
-        ledger: &mut Ledger,
-    ) {
+    pub(super) fn on_sotw(&mut self, request: xds::DiscoveryRequest, snapshot: &Snapshot, ledger: &mut Ledger) {
         self.learn_node(request.node);
         let Some(type_url) = served(&request.type_url) else {
             return;
@@ -83,8 +72,8 @@ impl Stream {
             return;
         }
         subscription.names = request.resource_names.into_iter().collect();
-        subscription.wildcard = subscription.names.remove("*")
-            || (type_url == CLUSTER_TYPE && subscription.names.is_empty());
+        subscription.wildcard =
+            subscription.names.remove("*") || (type_url == CLUSTER_TYPE && subscription.names.is_empty());
         if first {
             subscription.sent.clear();
         }
@@ -93,12 +82,7 @@ impl Stream {
         self.send_due(type_url, snapshot, ledger, BTreeSet::new(), must_answer);
     }
 
-    pub(super) fn on_delta(
-        &mut self,
-        request: xds::DeltaDiscoveryRequest,
-        snapshot: &Snapshot,
-        ledger: &mut Ledger,
-    ) {
+    pub(super) fn on_delta(&mut self, request: xds::DeltaDiscoveryRequest, snapshot: &Snapshot, ledger: &mut Ledger) {
         self.learn_node(request.node);
         let Some(type_url) = served(&request.type_url) else {
             return;
@@ -109,8 +93,7 @@ impl Stream {
         let subscription = self.types.entry(type_url).or_default();
         let resources = snapshot.resources(type_url);
         if first {
-            subscription.wildcard =
-                type_url == CLUSTER_TYPE && request.resource_names_subscribe.is_empty();
+            subscription.wildcard = type_url == CLUSTER_TYPE && request.resource_names_subscribe.is_empty();
         }
         let mut absent = BTreeSet::new();
         for name in request.resource_names_subscribe {
@@ -151,9 +134,7 @@ impl Stream {
     pub(super) fn has_all(&self, snapshot: &Snapshot) -> bool {
         let current = |type_url, resources: &BTreeMap<String, Resource>| {
             self.types.get(type_url).is_some_and(|subscription| {
-                resources.iter().all(|(name, resource)| {
-                    subscription.sent.get(name) == Some(&resource.changed_in)
-                })
+                resources.iter().all(|(name, resource)| subscription.sent.get(name) == Some(&resource.changed_in))
             })
         };
         current(CLUSTER_TYPE, &snapshot.clusters)
@@ -182,16 +163,11 @@ impl Stream {
         let mut due: Vec<(&String, &Resource)> = resources
             .iter()
             .filter(|(name, resource)| {
-                subscription.wants(name)
-                    && subscription.sent.get(*name) != Some(&resource.changed_in)
+                subscription.wants(name) && subscription.sent.get(*name) != Some(&resource.changed_in)
             })
             .collect();
-        let gone: Vec<String> = subscription
-            .sent
-            .keys()
-            .filter(|name| !resources.contains_key(*name))
-            .cloned()
-            .collect();
+        let gone: Vec<String> =
+            subscription.sent.keys().filter(|name| !resources.contains_key(*name)).cloned().collect();
         for name in &gone {
             subscription.sent.remove(name);
         }
@@ -206,17 +182,12 @@ impl Stream {
             return;
         }
         if complete {
-            due = resources
-                .iter()
-                .filter(|(name, _)| subscription.wants(name))
-                .collect();
+            due = resources.iter().filter(|(name, _)| subscription.wants(name)).collect();
         }
         let nonce = ledger.nonce();
         subscription.last_nonce.clone_from(&nonce);
         for (name, resource) in &due {
-            subscription
-                .sent
-                .insert((*name).clone(), resource.changed_in);
+            subscription.sent.insert((*name).clone(), resource.changed_in);
         }
         ledger.record(Push {
             stream: self.id,
@@ -269,10 +240,7 @@ impl Outlet {
             Outlet::Sotw(sender) => {
                 let _ = sender.send(Ok(xds::DiscoveryResponse {
                     version_info: snapshot.version(snapshot.number),
-                    resources: due
-                        .iter()
-                        .map(|(_, resource)| resource.body.as_ref().clone())
-                        .collect(),
+                    resources: due.iter().map(|(_, resource)| resource.body.as_ref().clone()).collect(),
                     type_url: type_url.to_owned(),
                     nonce,
                     ..Default::default()
@@ -301,9 +269,7 @@ impl Outlet {
 }
 
 fn served(type_url: &str) -> Option<&'static str> {
-    [CLUSTER_TYPE, ENDPOINT_TYPE]
-        .into_iter()
-        .find(|served| *served == type_url)
+    [CLUSTER_TYPE, ENDPOINT_TYPE].into_iter().find(|served| *served == type_url)
 }
 
 fn settle(ledger: &mut Ledger, nonce: &str, error: Option<rpc::Status>) {

@@ -58,8 +58,7 @@ impl Ledger {
     }
 
     pub(super) fn record(&mut self, push: Push) {
-        self.outstanding
-            .insert(push.nonce.clone(), self.pushes.len());
+        self.outstanding.insert(push.nonce.clone(), self.pushes.len());
         self.pushes.push(push);
     }
 
@@ -76,15 +75,11 @@ impl Ledger {
     /// Forgets what a closed stream still owed an answer to.
     pub(super) fn stream_closed(&mut self, stream: u64) {
         let pushes = &self.pushes;
-        self.outstanding
-            .retain(|_, index| pushes.get(*index).is_some_and(|push| push.stream != stream));
+        self.outstanding.retain(|_, index| pushes.get(*index).is_some_and(|push| push.stream != stream));
     }
 
     pub(super) fn is_outstanding(&self, stream: u64) -> bool {
-        self.outstanding
-            .values()
-            .filter_map(|index| self.pushes.get(*index))
-            .any(|push| push.stream == stream)
+        self.outstanding.values().filter_map(|index| self.pushes.get(*index)).any(|push| push.stream == stream)
     }
 
     pub(super) fn pushes(&self) -> &[Push] {

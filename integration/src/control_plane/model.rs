@@ -105,11 +105,7 @@ pub(super) struct Model {
 impl Service {
     /// A service on port 80.
     pub fn new(host: &str, endpoints: Vec<Endpoint>) -> Self {
-        Self {
-            host: host.to_owned(),
-            port: 80,
-            endpoints,
-        }
+        Self { host: host.to_owned(), port: 80, endpoints }
     }
 
     /// The name of its cluster and of its EDS resource.
@@ -137,10 +133,7 @@ impl Endpoint {
 
     /// The same with an owner workload.
     pub fn workload(self, workload: &str) -> Self {
-        Self {
-            workload: workload.to_owned(),
-            ..self
-        }
+        Self { workload: workload.to_owned(), ..self }
     }
 
     /// The same with another health.
@@ -150,10 +143,7 @@ impl Endpoint {
 
     /// The same, addressed by its socket address.
     pub fn plain(self) -> Self {
-        Self {
-            kind: Kind::Plain,
-            ..self
-        }
+        Self { kind: Kind::Plain, ..self }
     }
 
     /// The same with another priority.
@@ -176,10 +166,7 @@ impl Endpoint {
 
 impl Raw {
     pub(super) fn to_any(&self) -> Any {
-        Any {
-            type_url: self.type_url.clone(),
-            value: self.value.clone(),
-        }
+        Any { type_url: self.type_url.clone(), value: self.value.clone() }
     }
 }
 
@@ -208,11 +195,7 @@ impl Model {
     }
 
     /// Runs `edit` on the endpoints of `cluster` and marks them touched; `None` if there is no such cluster.
-    pub(super) fn edit_endpoints<T>(
-        &mut self,
-        cluster: &str,
-        edit: impl FnOnce(&mut Vec<Endpoint>) -> T,
-    ) -> Option<T> {
+    pub(super) fn edit_endpoints<T>(&mut self, cluster: &str, edit: impl FnOnce(&mut Vec<Endpoint>) -> T) -> Option<T> {
         let service = self.services.get_mut(cluster)?;
         let result = edit(&mut service.endpoints);
         self.dirty_endpoints.insert(cluster.to_owned());

@@ -105,10 +105,7 @@ impl Default for Params {
 impl Params {
     /// Every change is a push of its own, made before the call returns.
     pub fn immediate() -> Self {
-        Self {
-            debounce_after: Duration::ZERO,
-            ..Self::default()
-        }
+        Self { debounce_after: Duration::ZERO, ..Self::default() }
     }
 }
 
@@ -121,22 +118,12 @@ impl ControlPlane {
     /// If the address cannot be listened on.
     pub async fn start(netns: &Netns, params: Params) -> Result<Self> {
         let listen = params.listen;
-        let shared = Arc::new(Shared {
-            params,
-            state: Mutex::default(),
-            changed: Notify::new(),
-            events: watch::Sender::new(0),
-        });
+        let shared =
+            Arc::new(Shared { params, state: Mutex::default(), changed: Notify::new(), events: watch::Sender::new(0) });
         shared.lock().snapshot.life = 1;
         let (serving, addr) = serve(&shared, netns, listen).context("start the control plane")?;
         let debouncer = tokio::spawn(debounce(Arc::clone(&shared)));
-        Ok(Self {
-            shared,
-            netns: netns.clone(),
-            addr,
-            serving: Mutex::new(Some(serving)),
-            debouncer,
-        })
+        Ok(Self { shared, netns: netns.clone(), addr, serving: Mutex::new(Some(serving)), debouncer })
     }
 
     /// Where it listens.
@@ -157,8 +144,7 @@ impl ControlPlane {
     /// If there is no such cluster.
     pub fn remove_service(&self, cluster: &str) -> Result<()> {
         let had = self.change(|model| model.remove_service(cluster));
-        had.then_some(())
-            .with_context(|| format!("no such cluster: {cluster}"))
+        had.then_some(()).with_context(|| format!("no such cluster: {cluster}"))
     }
 
     /// Adds an endpoint at the end of the service's list.
@@ -209,13 +195,8 @@ impl ControlPlane {
     ///
     /// # Errors
     /// If there is no such cluster.
-    pub fn edit_endpoints<T>(
-        &self,
-        cluster: &str,
-        edit: impl FnOnce(&mut Vec<Endpoint>) -> T,
-    ) -> Result<T> {
-        self.change(|model| model.edit_endpoints(cluster, edit))
-            .with_context(|| format!("no such cluster: {cluster}"))
+    pub fn edit_endpoints<T>(&self, cluster: &str, edit: impl FnOnce(&mut Vec<Endpoint>) -> T) -> Result<T> {
+        self.change(|model| model.edit_endpoints(cluster, edit)).with_context(|| format!("no such cluster: {cluster}"))
     }
 
     /// Serves `raw` in place of the service's EDS resource; `None` ends that.
@@ -317,9 +298,7 @@ impl ControlPlane {
                 }
             });
             match nack {
-                Some(message) => Some(Err(anyhow::anyhow!(
-                    "push {version} was rejected: {message}"
-                ))),
+                Some(message) => Some(Err(anyhow::anyhow!("push {version} was rejected: {message}"))),
                 None => (state.snapshot.number >= version && state.is_settled()).then_some(Ok(())),
             }
         })
@@ -333,14 +312,10 @@ impl ControlPlane {
     /// `within` is over.
     pub async fn wait_nacked(&self, version: u64, within: Duration) -> Result<String> {
         self.wait(within, |state| {
-            state
-                .ledger
-                .pushes()
-                .iter()
-                .find_map(|push| match &push.answer {
-                    Answer::Nacked(_, message) if push.version >= version => Some(message.clone()),
-                    _ => None,
-                })
+            state.ledger.pushes().iter().find_map(|push| match &push.answer {
+                Answer::Nacked(_, message) if push.version >= version => Some(message.clone()),
+                _ => None,
+            })
         })
         .await
         .with_context(|| format!("wait for NACK of push {version}"))
@@ -351,18 +326,12 @@ impl ControlPlane {
     /// # Errors
     /// `within` is over.
     pub async fn wait_connected(&self, count: usize, within: Duration) -> Result<()> {
-        self.wait(within, |state| {
-            (state.streams.len() == count).then_some(())
-        })
-        .await
-        .with_context(|| format!("wait for {count} connected proxies"))
+        self.wait(within, |state| (state.streams.len() == count).then_some(()))
+            .await
+            .with_context(|| format!("wait for {count} connected proxies"))
     }
 
-    async fn wait<T>(
-        &self,
-        within: Duration,
-        check: impl Fn(&State) -> Option<T>,
-    ) -> Result<T> {
+    async fn wait<T>(&self, within: Duration, check: impl Fn(&State) -> Option<T>) -> Result<T> {
         let mut events = self.shared.events.subscribe();
         let found = timeout(within, async {
             loop {
@@ -420,8 +389,7 @@ impl ControlPlane {
         if lock(&self.serving).is_some() {
             return Ok(());
         }
-        let (serving, _) = serve(&self.shared, &self.netns, self.addr)
-            .context("bring the control plane back")?;
+        let (serving, _) = serve(&self.shared, &self.netns, self.addr).context("bring the control plane back")?;
         *lock(&self.serving) = Some(serving);
         Ok(())
     }
@@ -435,10 +403,7 @@ impl ControlPlane {
         {
             let mut state = self.shared.lock();
             let life = state.snapshot.life + 1;
-            state.snapshot = Snapshot {
-                life,
-                ..Snapshot::default()
-            };
+            state.snapshot = Snapshot { life, ..Snapshot::default() };
             state.model.touch_all();
         }
         self.shared.publish();
@@ -478,9 +443,10 @@ impl Drop for ControlPlane {
 impl State {
     fn is_settled(&self) -> bool {
         !self.streams.is_empty()
-            && self.streams.iter().all(|stream| {
-                stream.has_all(&self.snapshot) && !self.ledger.is_outstanding(stream.id)
-            })
+            && self
+                .streams
+                .iter()
+                .all(|stream| stream.has_all(&self.snapshot) && !self.ledger.is_outstanding(stream.id))
     }
 }
 
@@ -499,15 +465,7 @@ impl Shared {
     fn publish(&self) {
         {
             let mut state = self.lock();
-            let State {
-                model,
-                snapshot,
-                streams,
-                ledger,
-                first_change,
-                last_change,
-                ..
-            } = &mut *state;
+            let State { model, snapshot, streams, ledger, first_change, last_change, .. } = &mut *state;
             (*first_change, *last_change) = (None, None);
             if !model.is_dirty() {
                 return;
@@ -535,12 +493,7 @@ impl Shared {
     fn on_request(&self, id: u64, handle: impl FnOnce(&mut Stream, &Snapshot, &mut Ledger)) {
         {
             let mut state = self.lock();
-            let State {
-                snapshot,
-                streams,
-                ledger,
-                ..
-            } = &mut *state;
+            let State { snapshot, streams, ledger, .. } = &mut *state;
             if let Some(stream) = streams.iter_mut().find(|stream| stream.id == id) {
                 handle(stream, snapshot, ledger);
             }
@@ -562,10 +515,8 @@ impl Shared {
 
 #[tonic::async_trait]
 impl ads_server::AggregatedDiscoveryService for Ads {
-    type StreamAggregatedResourcesStream =
-        UnboundedReceiverStream<Result<xds::DiscoveryResponse, Status>>;
-    type DeltaAggregatedResourcesStream =
-        UnboundedReceiverStream<Result<xds::DeltaDiscoveryResponse, Status>>;
+    type StreamAggregatedResourcesStream = UnboundedReceiverStream<Result<xds::DiscoveryResponse, Status>>;
+    type DeltaAggregatedResourcesStream = UnboundedReceiverStream<Result<xds::DeltaDiscoveryResponse, Status>>;
 
     async fn stream_aggregated_resources(
         &self,
@@ -607,9 +558,7 @@ impl ads_server::AggregatedDiscoveryService for Ads {
 }
 
 fn serve(shared: &Arc<Shared>, netns: &Netns, addr: SocketAddr) -> Result<(Serving, SocketAddr)> {
-    let listener = netns
-        .tcp_listener(addr)
-        .with_context(|| format!("listen on {addr}"))?;
+    let listener = netns.tcp_listener(addr).with_context(|| format!("listen on {addr}"))?;
     let addr = listener.local_addr()?;
     shared.lock().accepting = true;
     let incoming = TcpListenerStream::new(listener).inspect(|socket| {
@@ -621,11 +570,12 @@ fn serve(shared: &Arc<Shared>, netns: &Netns, addr: SocketAddr) -> Result<(Servi
     let (stop, stopped) = oneshot::channel::<()>();
     let service = ads_server::AggregatedDiscoveryServiceServer::new(Ads(Arc::clone(shared)));
     let task = tokio::spawn(async move {
-        let server = tonic::transport::Server::builder()
-            .add_service(service)
-            .serve_with_incoming_shutdown(incoming, async move {
+        let server = tonic::transport::Server::builder().add_service(service).serve_with_incoming_shutdown(
+            incoming,
+            async move {
                 let _ = stopped.await;
-            });
+            },
+        );
         // An error here closes the port, which the next waiter reports with what it waited for.
         let _ = server.await;
     });
@@ -640,10 +590,9 @@ async fn debounce(shared: Arc<Shared>) {
             let due = {
                 let state = shared.lock();
                 match (state.first_change, state.last_change) {
-                    (Some(first), Some(last)) if !state.held => Some(
-                        (last + shared.params.debounce_after)
-                            .min(first + shared.params.debounce_max),
-                    ),
+                    (Some(first), Some(last)) if !state.held => {
+                        Some((last + shared.params.debounce_after).min(first + shared.params.debounce_max))
+                    }
                     // Pushed by hand meanwhile, or held: the release pushes.
                     _ => None,
                 }

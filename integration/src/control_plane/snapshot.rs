@@ -11,8 +11,7 @@ use super::resources;
 /// Type URL of CDS resources.
 pub const CLUSTER_TYPE: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
 /// Type URL of EDS resources.
-pub const ENDPOINT_TYPE: &str =
-    "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment";
+pub const ENDPOINT_TYPE: &str = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment";
 
 /// One resource as of some push.
 #[derive(Clone, Debug)]
@@ -47,9 +46,8 @@ impl Snapshot {
             next.put(CLUSTER_TYPE, name, body);
         }
         // What is withheld stays dirty: it goes out with the first push after it is delivered again.
-        let (withheld, dirty) = std::mem::take(&mut model.dirty_endpoints)
-            .into_iter()
-            .partition(|name| model.withheld.contains(name));
+        let (withheld, dirty) =
+            std::mem::take(&mut model.dirty_endpoints).into_iter().partition(|name| model.withheld.contains(name));
         model.dirty_endpoints = withheld;
         let dirty: BTreeSet<String> = dirty;
         for name in dirty {
@@ -73,13 +71,7 @@ impl Snapshot {
         };
         match body {
             Some(body) => {
-                resources.insert(
-                    name,
-                    Resource {
-                        changed_in: number,
-                        body: Arc::new(body),
-                    },
-                );
+                resources.insert(name, Resource { changed_in: number, body: Arc::new(body) });
             }
             None => {
                 resources.remove(&name);
