@@ -1,0 +1,274 @@
+//! The heart: what is known of each endpoint, and which generation its next tunnel belongs to.
+//!
+//! An endpoint is a pod's IP address. Its *generation* is part of the key of Envoy's connection pool
+//! for the outer connections to it, so a new generation means a new pool, hence a new connection.
+//!
+//! # Invariants
+//! - ALWAYS: a tunnel opened after [`Endpoints::removed`] returned shares no generation with one
+//!   opened before the call; the same holds for the [`Endpoints::added`] that follows a removal.
+//! - ALWAYS: generations come from one counter of the process; once an endpoint has moved on from a
+//!   generation it never gets that value again, not even after its entry was evicted.
+//! - ALWAYS: memory is bounded by the capacity; an entry's lists have bounds of their own.
+//! - NEVER: a call into Envoy, a clock, or a lock held for longer than one entry's change.
+//!
+//! # Eviction
+//! Each shard has a *floor*: the generation of every endpoint it does not know. Evicting an entry
+//! whose generation has passed the floor raises the floor to a value that no endpoint ever had, so
+//! that forgetting an endpoint fences it (and, rarely, others of that shard: the price is one
+//! handshake each). An entry that is no further than the floor is forgotten without a trace.
+//!
+//! # The benign race
+//! A worker may read a generation just before a removal is observed and open its connection just
+//! after. That tunnel was *opened* before the removal; its pool carries the old generation, which no
+//! later tunnel gets.
+
+mod connection;
+mod entry;
+mod reset;
+mod tunnel;
+
+#[cfg(test)]
+mod model_tests;
+
+use std::{
+    hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
+    net::IpAddr,
+    num::NonZeroUsize,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use lru::LruCache;
+
+use self::entry::Entry;
+pub use self::{
+    connection::ConnectionAge,
+    entry::{EndpointView, Presence},
+    reset::{ResetClass, ResetEvidence},
+    tunnel::{Closed, Tunnel},
+};
+
+/// Entries kept by default; the `capacity` of the `status` extension changes it.
+pub const DEFAULT_CAPACITY: usize = 65_536;
+
+/// Locks that the registry is spread over. Workers meet only when they open tunnels to endpoints of
+/// one shard in the same instant.
+const SHARDS: usize = 64;
+
+type Hasher = BuildHasherDefault<DefaultHasher>;
+
+/// The name of a cluster, as a number: one listing of an endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Cluster(u64);
+
+/// A value of the pool key. Larger is newer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Generation(u64);
+
+/// When new tunnels leave a connection that has become old.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rotation {
+    /// The greatest age at which a generation still gets new tunnels.
+    pub max_age: Duration,
+    /// The share of `max_age`, 0 to 1, over which endpoints are spread, so that they do not renew
+    /// their connections all at once.
+    pub jitter: f64,
+}
+
+/// Every endpoint that is known, shared by all threads.
+pub struct Endpoints {
+    shards: Box<[Mutex<Shard>]>,
+    counter: AtomicU64,
+    live: tunnel::Live,
+}
+
+struct Shard {
+    entries: LruCache<IpAddr, Entry, Hasher>,
+    /// The generation of endpoints without an entry.
+    floor: Generation,
+    /// Entries below it are fenced, whatever they say themselves.
+    suspect_below: Generation,
+    /// Whether an endpoint without an entry may have had one.
+    forgetful: bool,
+}
+
+/// Counts over all endpoints, for gauges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Totals {
+    /// Endpoints with an entry.
+    pub endpoints: usize,
+    /// Tunnels open now.
+    pub tunnels: u64,
+    /// Outer connections that carry at least one tunnel now.
+    pub connections: u64,
+}
+
+// === impl Cluster ===
+
+impl Cluster {
+    /// The cluster, or EDS resource, of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Self {
+        Self(Hasher::default().hash_one(name))
+    }
+}
+
+// === impl Generation ===
+
+impl Generation {
+    /// The number that goes into the pool key.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+// === impl Endpoints ===
+
+impl Endpoints {
+    /// A registry for about `capacity` endpoints.
+    #[must_use]
+    pub fn new(capacity: usize) -> Arc<Self> {
+        let per_shard = per_shard(capacity);
+        Arc::new(Self {
+            shards: (0..SHARDS).map(|_| Mutex::new(Shard::new(per_shard))).collect(),
+            counter: AtomicU64::new(0),
+            live: tunnel::Live::default(),
+        })
+    }
+
+    /// Changes the capacity; entries beyond it are evicted.
+    pub fn set_capacity(&self, capacity: usize) {
+        let per_shard = per_shard(capacity);
+        for shard in self.each_shard() {
+            let mut shard = shard;
+            while shard.entries.len() > per_shard.get() {
+                shard.evict(&self.counter);
+            }
+            shard.entries.resize(per_shard);
+        }
+    }
+
+    /// `cluster` lists `ip` now and did not before.
+    pub fn added(&self, ip: IpAddr, cluster: Cluster) {
+        let Some(mut shard) = self.shard(ip) else { return };
+        // An endpoint that is unknown, in a shard that never forgot one, has had no tunnel: nothing to fence.
+        if shard.forgetful || shard.entries.contains(&ip) {
+            shard.entry(ip, &self.counter).added(cluster);
+        }
+    }
+
+    /// `cluster` listed `ip` before and does not now; `still_listed` says whether another one does.
+    pub fn removed(&self, ip: IpAddr, cluster: Cluster, still_listed: bool, now: Instant) {
+        let Some(mut shard) = self.shard(ip) else { return };
+        shard.entry(ip, &self.counter).removed(cluster, still_listed, now);
+    }
+
+    /// Fences every endpoint, known or not. Lazy: only the next tunnel of each pays a handshake.
+    pub fn suspect_all(&self) {
+        for shard in self.each_shard() {
+            let mut shard = shard;
+            shard.suspect_below = next(&self.counter);
+            shard.floor = shard.suspect_below;
+        }
+    }
+
+    /// A tunnel to `ip` opens now: the generation it belongs to, and the guard that closes it.
+    #[must_use]
+    pub fn open(self: &Arc<Self>, ip: IpAddr, rotation: Option<Rotation>, now: Instant) -> Tunnel {
+        let generation = match self.shard(ip) {
+            Some(mut shard) => {
+                let suspect_below = shard.suspect_below;
+                shard.entry(ip, &self.counter).open(ip, suspect_below, rotation, &self.counter, now)
+            }
+            None => Generation::default(),
+        };
+        Tunnel::new(Arc::clone(self), ip, generation, now)
+    }
+
+    /// What is known of `ip`.
+    #[must_use]
+    pub fn view(&self, ip: IpAddr, now: Instant) -> Option<EndpointView> {
+        self.shard(ip)?.entries.peek(&ip).map(|entry| entry.view(ip, now))
+    }
+
+    /// What is known of every endpoint, most recently used first within a shard, at most `limit`.
+    #[must_use]
+    pub fn views(&self, limit: usize, now: Instant) -> Vec<EndpointView> {
+        let mut views = Vec::new();
+        for shard in self.each_shard() {
+            let room = limit.saturating_sub(views.len());
+            views.extend(shard.entries.iter().take(room).map(|(ip, entry)| entry.view(*ip, now)));
+        }
+        views
+    }
+
+    /// Counts over all endpoints.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        Totals {
+            endpoints: self.each_shard().map(|shard| shard.entries.len()).sum(),
+            tunnels: self.live.tunnels(),
+            connections: self.live.connections(),
+        }
+    }
+
+    fn shard(&self, ip: IpAddr) -> Option<MutexGuard<'_, Shard>> {
+        #[expect(clippy::cast_possible_truncation, reason = "any part of a hash will do")]
+        let index = Hasher::default().hash_one(ip) as usize % SHARDS;
+        self.shards.get(index).map(locked)
+    }
+
+    fn each_shard(&self) -> impl Iterator<Item = MutexGuard<'_, Shard>> {
+        self.shards.iter().map(locked)
+    }
+}
+
+// === impl Shard ===
+
+impl Shard {
+    fn new(capacity: NonZeroUsize) -> Self {
+        Self {
+            // Unbounded on purpose: `entry` evicts before it inserts, so that no entry leaves unseen.
+            entries: LruCache::with_hasher(capacity, Hasher::default()),
+            floor: Generation::default(),
+            suspect_below: Generation::default(),
+            forgetful: false,
+        }
+    }
+
+    /// The entry of `ip`, made when it is missing, and now the most recently used.
+    fn entry(&mut self, ip: IpAddr, counter: &AtomicU64) -> &mut Entry {
+        if !self.entries.contains(&ip) && self.entries.len() >= self.entries.cap().get() {
+            self.evict(counter);
+        }
+        let (floor, forgetful) = (self.floor, self.forgetful);
+        self.entries.get_or_insert_mut(ip, || Entry::new(floor, forgetful))
+    }
+
+    fn evict(&mut self, counter: &AtomicU64) {
+        if let Some((_, entry)) = self.entries.pop_lru() {
+            self.forgetful = true;
+            if entry.is_past(self.floor) {
+                self.floor = next(counter);
+            }
+        }
+    }
+}
+
+fn next(counter: &AtomicU64) -> Generation {
+    // Relaxed is enough: only uniqueness matters, the shards' locks order everything else.
+    Generation(counter.fetch_add(1, Ordering::Relaxed) + 1)
+}
+
+fn per_shard(capacity: usize) -> NonZeroUsize {
+    NonZeroUsize::new(capacity.div_ceil(SHARDS)).unwrap_or(NonZeroUsize::MIN)
+}
+
+/// A panic while a lock was held left at worst one entry with an old count: still better than none.
+fn locked(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,190 @@
+//! The guard of one tunnel: registered when it opens, deregistered when it is dropped.
+
+use std::{
+    collections::VecDeque,
+    net::IpAddr,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use super::{
+    Endpoints, Generation, Presence,
+    connection::{Connection, ConnectionAge},
+    reset::{ResetClass, ResetEvidence},
+};
+
+/// A tunnel to an endpoint, from the moment its generation was taken until it is dropped.
+///
+/// Used by the worker that owns the tunnel only.
+pub struct Tunnel {
+    endpoints: Arc<Endpoints>,
+    ip: IpAddr,
+    generation: Generation,
+    opened_at: Instant,
+    connection: Option<Arc<Connection>>,
+}
+
+/// How a tunnel that broke was explained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Closed {
+    /// Why it broke.
+    pub class: ResetClass,
+    /// The outer connection it was on, where that is known.
+    pub connection: Option<ConnectionAge>,
+}
+
+/// Counts that outlive entries, and the last breaks.
+#[derive(Debug, Default)]
+pub(super) struct Live {
+    tunnels: AtomicU64,
+    connections: AtomicU64,
+    breaks: Mutex<VecDeque<(Instant, IpAddr, Option<u64>)>>,
+}
+
+// === impl Live ===
+
+impl Live {
+    /// Breaks remembered: two different ones within the window are enough for a verdict.
+    const BREAKS: usize = 32;
+
+    pub(super) fn tunnels(&self) -> u64 {
+        self.tunnels.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn connections(&self) -> u64 {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// Remembers a break and counts the other connections that broke at the same time.
+    fn broke(&self, ip: IpAddr, connection: Option<u64>, now: Instant) -> usize {
+        let mut breaks = self.breaks.lock().unwrap_or_else(PoisonError::into_inner);
+        breaks.retain(|(at, ..)| now.saturating_duration_since(*at) <= ResetEvidence::AT_ONCE);
+        // Several tunnels of one connection break together: that is one break.
+        let others = breaks.iter().filter(|(_, other, id)| *other != ip || (*id != connection && id.is_some())).count();
+        if breaks.len() >= Self::BREAKS {
+            breaks.pop_front();
+        }
+        breaks.push_back((now, ip, connection));
+        others
+    }
+}
+
+// === impl Tunnel ===
+
+impl Tunnel {
+    pub(super) fn new(endpoints: Arc<Endpoints>, ip: IpAddr, generation: Generation, now: Instant) -> Self {
+        endpoints.live.tunnels.fetch_add(1, Ordering::Relaxed);
+        Self { endpoints, ip, generation, opened_at: now, connection: None }
+    }
+
+    /// The generation that its pool key carries.
+    #[must_use]
+    pub const fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// The endpoint.
+    #[must_use]
+    pub const fn ip(&self) -> IpAddr {
+        self.ip
+    }
+
+    /// Time since it was opened.
+    #[must_use]
+    pub fn age(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.opened_at)
+    }
+
+    /// The outer connection, once it is known.
+    #[must_use]
+    pub fn connection(&self, now: Instant) -> Option<ConnectionAge> {
+        self.connection.as_ref().map(|connection| connection.age(now))
+    }
+
+    /// The tunnel turns out to be on outer connection `id`. Returns whether nobody saw it before.
+    pub fn on_connection(&mut self, id: u64, now: Instant) -> bool {
+        if self.connection.is_some() {
+            return false;
+        }
+        let Some(mut shard) = self.endpoints.shard(self.ip) else { return false };
+        let Some(entry) = shard.entries.peek_mut(&self.ip) else { return false };
+        let (connection, first) = entry.connections.seen(id, self.generation, now);
+        entry.connections.unattributed = entry.connections.unattributed.saturating_sub(1);
+        drop(shard);
+        if connection.join() {
+            self.endpoints.live.connections.fetch_add(1, Ordering::Relaxed);
+        }
+        self.connection = Some(connection);
+        first
+    }
+
+    /// Bytes came from the endpoint.
+    pub fn heard(&self, now: Instant) {
+        if let Some(connection) = &self.connection {
+            connection.heard(now);
+        }
+    }
+
+    /// How long the endpoint has been silent on the tunnel's connection.
+    #[must_use]
+    pub fn silent(&self, now: Instant) -> Option<Duration> {
+        self.connection(now).map(|connection| connection.idle)
+    }
+
+    /// Whether its endpoint is listed nowhere any more.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.endpoints
+            .shard(self.ip)
+            .and_then(|shard| shard.entries.peek(&self.ip).map(super::Entry::presence))
+            .is_some_and(|presence| presence == Presence::Gone)
+    }
+
+    /// The tunnel broke: explains why, remembers it as the endpoint's last reset, and closes it.
+    ///
+    /// `evidence` holds what the caller saw; what the registry knows is filled in here.
+    #[must_use]
+    pub fn broke(self, mut evidence: ResetEvidence, now: Instant) -> Closed {
+        let id = self.connection.as_ref().map(|connection| connection.id);
+        let live = &self.endpoints.live;
+        evidence.others_at_once = if evidence.established { live.broke(self.ip, id, now) } else { 0 };
+        let mut shard = self.endpoints.shard(self.ip);
+        let entry = shard.as_mut().and_then(|shard| shard.entries.peek_mut(&self.ip));
+        let connection = self.connection(now);
+        if let Some(entry) = &entry {
+            let born = self.connection.as_ref().map(|connection| connection.born);
+            evidence.older_than_removal =
+                born.map(|born| entry.removed_at().is_some_and(|removed_at| born <= removed_at));
+        }
+        let class = evidence.classify();
+        if let Some(entry) = entry {
+            entry.last_reset = Some((class, now));
+        }
+        drop(shard);
+        Closed { class, connection }
+    }
+}
+
+impl Drop for Tunnel {
+    fn drop(&mut self) {
+        let live = &self.endpoints.live;
+        live.tunnels.fetch_sub(1, Ordering::Relaxed);
+        match &self.connection {
+            Some(connection) => {
+                if connection.leave() {
+                    live.connections.fetch_sub(1, Ordering::Relaxed);
+                }
+            }
+            None => {
+                if let Some(entry) =
+                    self.endpoints.shard(self.ip).as_mut().and_then(|shard| shard.entries.peek_mut(&self.ip))
+                {
+                    entry.connections.unattributed = entry.connections.unattributed.saturating_sub(1);
+                }
+            }
+        }
+    }
+}

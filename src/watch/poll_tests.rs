@@ -1,0 +1,129 @@
+use super::*;
+use crate::watch::admin::{Parser, Unreadable};
+
+#[derive(Default)]
+struct Heard(Vec<String>);
+
+impl Sink for Heard {
+    fn added(&mut self, ip: IpAddr, cluster: &str) {
+        self.0.push(format!("+{ip} {cluster}"));
+    }
+
+    fn removed(&mut self, ip: IpAddr, cluster: &str, still_listed: bool) {
+        self.0.push(format!("-{ip} {cluster} {still_listed}"));
+    }
+}
+
+fn read(text: &str) -> Clusters {
+    let mut parser = Parser::new();
+    parser.feed(text.as_bytes());
+    parser.finish().expect("a complete text")
+}
+
+fn host(cluster: &str, ip: &str, cx_total: u64, flags: &str) -> String {
+    let host = format!("{cluster}::envoy://connect_originate/{ip}:8080");
+    format!(
+        "{host}::cx_active::1\n{host}::cx_total::{cx_total}\n{host}::rq_total::{cx_total}\n{host}::health_flags::{flags}\n{host}::hostname::\n"
+    )
+}
+
+fn apply(polled: &mut Polled, views: &mut Views, text: &str) -> Vec<String> {
+    let mut heard = Heard::default();
+    polled.apply(read(text), &HashSet::from([HealthStatus::Draining]), views, &mut heard);
+    heard.0.sort();
+    heard.0
+}
+
+#[test]
+fn polls_report_additions_removals_and_returns_between_two_polls() {
+    let (mut polled, mut views) = (Polled::default(), Views::default());
+    let text =
+        |cx| format!("a::observability_name::a\n{}b::added_via_api::true\n", host("a", "10.0.0.1", cx, "healthy"));
+    assert_eq!(apply(&mut polled, &mut views, &text(3)), ["+10.0.0.1 a"]);
+    assert!(apply(&mut polled, &mut views, &text(4)).is_empty(), "counters that grow are traffic");
+    assert_eq!(
+        apply(&mut polled, &mut views, &text(1)),
+        ["+10.0.0.1 a", "-10.0.0.1 a false"],
+        "counters that fall are a return"
+    );
+    assert_eq!(apply(&mut polled, &mut views, "a::added_via_api::true\n"), ["-10.0.0.1 a false"]);
+    assert_eq!(apply(&mut polled, &mut views, &text(1)), ["+10.0.0.1 a"]);
+    assert_eq!(
+        apply(&mut polled, &mut views, "b::added_via_api::true\n"),
+        ["-10.0.0.1 a false"],
+        "a cluster that is gone takes its endpoints with it"
+    );
+}
+
+#[test]
+fn a_draining_endpoint_counts_as_removed_and_ports_of_one_pod_as_one() {
+    let (mut polled, mut views) = (Polled::default(), Views::default());
+    let two_ports =
+        host("a", "10.0.0.1", 1, "healthy").replace(":8080", ":9090") + &host("a", "10.0.0.1", 1, "healthy");
+    assert_eq!(apply(&mut polled, &mut views, &two_ports), ["+10.0.0.1 a"]);
+    assert_eq!(
+        apply(&mut polled, &mut views, &host("a", "10.0.0.1", 2, "/eds_status_draining")),
+        ["-10.0.0.1 a false"]
+    );
+    assert_eq!(
+        apply(&mut polled, &mut views, &host("a", "10.0.0.1", 2, "/failed_eds_health")),
+        ["+10.0.0.1 a"],
+        "unhealthy is not removed by default"
+    );
+}
+
+#[test]
+fn hosts_without_a_tunnel_are_left_to_envoy() {
+    let text = "connect_originate::10.0.0.1:15008::cx_total::3\nd::[fd00::1]:80::cx_total::1\n";
+    assert!(read(text).values().all(BTreeMap::is_empty), "only hosts behind an internal listener are the fence's");
+    let v6 = read("a::envoy://connect_originate/[fd00::7]:80::cx_total::1\n");
+    assert!(v6["a"].contains_key(&"fd00::7".parse::<IpAddr>().expect("an address")), "IPv6 hosts are read");
+}
+
+#[test]
+fn chunks_may_end_anywhere() {
+    let text = host("inbound-vip|80|http|echo.default", "10.0.0.1", 7, "healthy");
+    let whole = read(&text);
+    for cut in 0..text.len() {
+        let mut parser = Parser::new();
+        let (head, tail) = text.as_bytes().split_at(cut);
+        parser.feed(head);
+        parser.feed(tail);
+        assert_eq!(parser.finish().as_ref(), Ok(&whole), "cut at {cut}");
+    }
+}
+
+#[test]
+fn unreadable_answers_are_told_apart_and_an_empty_one_is_no_error() {
+    let finish = |text: &[u8]| {
+        let mut parser = Parser::new();
+        parser.feed(text);
+        parser.finish()
+    };
+    assert_eq!(finish(b""), Ok(Clusters::new()));
+    assert_eq!(finish(b"a::b::cx_total::1\nc::d"), Err(Unreadable::Truncated));
+    assert_eq!(finish(b"<html>\nno\n"), Err(Unreadable::UnknownFormat));
+    assert_eq!(finish(&vec![b'x'; Parser::MAX_LINE + 1]), Err(Unreadable::LineTooLong));
+    assert!(finish(b"a::\xff::cx_total::1\na::b::added_via_api::true\n").is_ok(), "a line of bad bytes is passed over");
+}
+
+#[test]
+fn the_rhythm_slows_down_when_quiet_and_never_polls_twice_at_once() {
+    let (short, long) = (Duration::from_millis(250), Duration::from_secs(5));
+    let mut rhythm = Rhythm::new(short, long);
+    let mut now = Instant::now();
+    let mut pauses = Vec::new();
+    for _ in 0..7 {
+        assert!(rhythm.start(now), "due after the pause that it named itself");
+        assert!(!rhythm.start(now + long * 10), "one poll at a time");
+        rhythm.done(false);
+        pauses.push(rhythm.wait(now));
+        now += rhythm.wait(now);
+    }
+    assert_eq!(pauses.first(), Some(&(short * 2)));
+    assert_eq!(pauses.last(), Some(&long));
+    assert!(rhythm.start(now));
+    rhythm.done(false);
+    rhythm.hint();
+    assert_eq!(rhythm.wait(now), short, "a hint brings the next poll near, but not nearer than the shortest pause");
+}

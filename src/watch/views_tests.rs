@@ -1,0 +1,82 @@
+use std::net::Ipv4Addr;
+
+use super::*;
+
+#[derive(Debug, Default)]
+struct Heard(Vec<(&'static str, u8, String, bool)>);
+
+impl Sink for Heard {
+    fn added(&mut self, ip: IpAddr, cluster: &str) {
+        self.0.push(("added", last(ip), cluster.to_owned(), true));
+    }
+
+    fn removed(&mut self, ip: IpAddr, cluster: &str, still_listed: bool) {
+        self.0.push(("removed", last(ip), cluster.to_owned(), still_listed));
+    }
+}
+
+fn last(ip: IpAddr) -> u8 {
+    match ip {
+        IpAddr::V4(ip) => ip.octets()[3],
+        IpAddr::V6(ip) => ip.octets()[15],
+    }
+}
+
+fn ips(numbers: &[u8]) -> HashSet<IpAddr> {
+    numbers.iter().map(|number| IpAddr::V4(Ipv4Addr::new(10, 244, 0, *number))).collect()
+}
+
+fn heard(act: impl FnOnce(&mut Heard) -> Change) -> (Vec<(&'static str, u8, String, bool)>, (u64, u64)) {
+    let mut heard = Heard::default();
+    let change = act(&mut heard);
+    heard.0.sort();
+    (heard.0, (change.added, change.removed))
+}
+
+#[test]
+fn an_update_reports_only_what_it_changes() {
+    let mut views = Views::default();
+    let (_, change) = heard(|sink| views.update(Source::Validator, "a", ips(&[1, 2]), sink));
+    assert_eq!(change, (2, 0));
+    let (events, change) = heard(|sink| views.update(Source::Validator, "a", ips(&[2, 3]), sink));
+    assert_eq!(events, [("added", 3, "a".to_owned(), true), ("removed", 1, "a".to_owned(), false)]);
+    assert_eq!(change, (1, 1));
+    let (events, _) = heard(|sink| views.update(Source::Validator, "a", ips(&[2, 3]), sink));
+    assert!(events.is_empty(), "the same content again is no change");
+}
+
+#[test]
+fn a_removal_says_whether_another_cluster_still_lists_the_address() {
+    let mut views = Views::default();
+    heard(|sink| views.update(Source::Validator, "a", ips(&[1]), sink));
+    heard(|sink| views.update(Source::Validator, "b", ips(&[1]), sink));
+    let (events, _) = heard(|sink| views.update(Source::Validator, "a", ips(&[]), sink));
+    assert_eq!(events, [("removed", 1, "a".to_owned(), true)], "a removal from any cluster is reported");
+    let (events, _) = heard(|sink| views.remove(Source::Validator, "b", sink));
+    assert_eq!(events, [("removed", 1, "b".to_owned(), false)], "a cluster that goes removes its endpoints");
+    assert_eq!(views.endpoints(), 0);
+}
+
+#[test]
+fn the_validator_wins_over_the_admin_endpoint() {
+    let mut views = Views::default();
+    heard(|sink| views.update(Source::Admin, "a", ips(&[1]), sink));
+    let (events, _) = heard(|sink| views.update(Source::Validator, "a", ips(&[1]), sink));
+    assert!(events.is_empty(), "the first word of the validator changes nothing that the poll already knew");
+    heard(|sink| views.update(Source::Validator, "a", ips(&[]), sink));
+    let (events, _) = heard(|sink| views.update(Source::Admin, "a", ips(&[1]), sink));
+    assert!(events.is_empty(), "a poll that lags behind must not look like a return");
+    let (events, _) = heard(|sink| views.remove(Source::Admin, "a", sink));
+    assert!(events.is_empty(), "nor may it take the cluster away");
+}
+
+#[test]
+fn a_replaced_endpoint_is_removed_and_added() {
+    let mut views = Views::default();
+    heard(|sink| views.update(Source::Admin, "a", ips(&[1]), sink));
+    let one = IpAddr::from([10, 244, 0, 1]);
+    let (events, _) = heard(|sink| views.replaced(Source::Admin, "a", one, sink));
+    assert_eq!(events, [("added", 1, "a".to_owned(), true), ("removed", 1, "a".to_owned(), false)]);
+    let (events, _) = heard(|sink| views.replaced(Source::Admin, "a", IpAddr::from([10, 244, 0, 9]), sink));
+    assert!(events.is_empty(), "an endpoint that the cluster does not list cannot be replaced");
+}
