@@ -364,3 +364,6 @@ fn split(pointer: &str) -> Result<(&str, String)> {
     let (parent, key) = pointer.rsplit_once('/').with_context(|| format!("not a JSON pointer: {pointer:?}"))?;
     Ok((parent, key.replace("~1", "/").replace("~0", "~")))
 }
+
+#[cfg(test)]
+mod tests;

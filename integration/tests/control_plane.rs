@@ -30,7 +30,12 @@ fn echo() -> String {
     cluster_name(HOST, 80)
 }
 
-fn bootstrap(control_plane: &ControlPlane, protocol: Protocol, certificates: &tempfile::TempDir) -> Bootstrap {
+fn bootstrap(
+    control_plane: &ControlPlane,
+    variant: Variant,
+    protocol: Protocol,
+    certificates: &tempfile::TempDir,
+) -> Bootstrap {
     let identity = rcgen::generate_simple_self_signed(vec!["lab".to_owned()]).unwrap();
     let path = |name: &str, pem: String| {
         let path = certificates.path().join(name);
@@ -44,7 +49,7 @@ fn bootstrap(control_plane: &ControlPlane, protocol: Protocol, certificates: &te
     };
     Bootstrap::load()
         .unwrap()
-        .variant(Variant::Stock)
+        .variant(variant)
         .unwrap()
         .with_services(&[HOST])
         .unwrap()
@@ -63,7 +68,7 @@ async fn world(protocol: Protocol, params: Params) -> World {
     control_plane.set_service(Service::new(HOST, vec![endpoint(1), endpoint(2)]));
     let version = control_plane.push_now();
     let certificates = tempfile::tempdir().unwrap();
-    let bootstrap = bootstrap(&control_plane, protocol, &certificates);
+    let bootstrap = bootstrap(&control_plane, Variant::Stock, protocol, &certificates);
     let envoy = Envoy::start_ready(&netns, &bootstrap, &Options::default(), WITHIN).await.unwrap();
     control_plane.wait_acked(version, WITHIN).await.unwrap();
     World { control_plane, envoy }
@@ -318,4 +323,36 @@ async fn fifty_services_survive_rolling_churn() {
     control_plane.wait_acked(control_plane.version(), WITHIN).await.unwrap();
     let fresh: Vec<SocketAddr> = (101..=140).map(|index| pod(50, index).addr()).collect();
     envoy.admin().wait_for_endpoints(&cluster_name(&name(50), 80), WITHIN, &fresh).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_variant_without_the_module_is_accepted() {
+    let netns = Netns::new("proxy").unwrap();
+    let control_plane = ControlPlane::start(&netns, Params::default()).await.unwrap();
+    let certificates = tempfile::tempdir().unwrap();
+    for variant in [
+        Variant::Stock,
+        Variant::RetryOnReset,
+        Variant::HboneIdleTimeout(Duration::from_secs(1)),
+        Variant::MaxConnectAttempts(3),
+    ] {
+        let bootstrap = bootstrap(&control_plane, variant, Protocol::Delta, &certificates);
+        let validation = Envoy::validate(&netns, &bootstrap, &Options::default()).await.unwrap();
+        assert!(validation.status.success(), "{}: {}", variant.name(), validation.log);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_configuration_is_reported_with_envoys_log() {
+    let netns = Netns::new("proxy").unwrap();
+    let control_plane = ControlPlane::start(&netns, Params::default()).await.unwrap();
+    let certificates = tempfile::tempdir().unwrap();
+    let bootstrap = bootstrap(&control_plane, Variant::Stock, Protocol::Delta, &certificates)
+        .patch("/no_such_field", serde_json::json!(1))
+        .unwrap();
+    let validation = Envoy::validate(&netns, &bootstrap, &Options::default()).await.unwrap();
+    assert!(!validation.status.success() && validation.log.contains("no_such_field"), "{}", validation.log);
+    let envoy = Envoy::start(&netns, &bootstrap, &Options::default()).unwrap();
+    let error = envoy.wait_ready(WITHIN).await.unwrap_err().to_string();
+    assert!(error.contains("no_such_field"), "an Envoy that ended is noticed, with its reason: {error}");
 }
