@@ -351,6 +351,27 @@ impl Bootstrap {
     }
 }
 
+// === impl CertificateFiles ===
+
+impl CertificateFiles {
+    /// Writes PEM texts into `folder`, which must outlive the Envoy that reads them.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub fn write(folder: &Path, chain: &str, key: &str, root: &str) -> Result<Self> {
+        let write = |name: &str, pem: &str| {
+            let path = folder.join(name);
+            std::fs::write(&path, pem).with_context(|| format!("write {}", path.display()))?;
+            anyhow::Ok(path)
+        };
+        Ok(Self {
+            chain: write("cert-chain.pem", chain)?,
+            key: write("key.pem", key)?,
+            root: write("root-cert.pem", root)?,
+        })
+    }
+}
+
 /// A length of time as Envoy's JSON writes it.
 pub fn duration(duration: Duration) -> String {
     format!("{}.{:09}s", duration.as_secs(), duration.subsec_nanos())

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use lab::bootstrap::{Bootstrap, Variant};
+use lab::bootstrap::{Bootstrap, CertificateFiles, Variant};
 use lab::control_plane::{
     Answer, ControlPlane, ENDPOINT_TYPE, Endpoint, Health, Params, Protocol, Raw, Service, cluster_name,
 };
@@ -37,16 +37,8 @@ fn bootstrap(
     certificates: &tempfile::TempDir,
 ) -> Bootstrap {
     let identity = rcgen::generate_simple_self_signed(vec!["lab".to_owned()]).unwrap();
-    let path = |name: &str, pem: String| {
-        let path = certificates.path().join(name);
-        std::fs::write(&path, pem).unwrap();
-        path
-    };
-    let files = lab::bootstrap::CertificateFiles {
-        chain: path("chain.pem", identity.cert.pem()),
-        key: path("key.pem", identity.signing_key.serialize_pem()),
-        root: path("root.pem", identity.cert.pem()),
-    };
+    let (chain, key) = (identity.cert.pem(), identity.signing_key.serialize_pem());
+    let files = CertificateFiles::write(certificates.path(), &chain, &key, &chain).unwrap();
     Bootstrap::load()
         .unwrap()
         .variant(variant)
@@ -266,6 +258,19 @@ async fn sotw_late_endpoints_arrive_when_they_are_delivered() {
 #[tokio::test(flavor = "multi_thread")]
 async fn delta_late_endpoints_arrive_when_they_are_delivered() {
     late_endpoints_arrive_when_they_are_delivered(Protocol::Delta).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn plain_endpoints_have_socket_addresses() {
+    let World { control_plane, envoy } = world(Protocol::Delta, Params::immediate()).await;
+    let plain = Service::new("plain.default.svc.cluster.local", vec![endpoint(6).plain()]);
+    let name = plain.cluster_name();
+    control_plane.set_service(plain);
+    control_plane.wait_acked(control_plane.version(), WITHIN).await.unwrap();
+    envoy.admin().wait_for_endpoints(&name, WITHIN, &[addr(6)]).await.unwrap();
+    let hosts = envoy.admin().get("/clusters").await.unwrap();
+    assert!(hosts.contains(&format!("{name}::{}::", addr(6))), "addressed by the pod itself: {hosts}");
+    assert!(hosts.contains(&format!("{}::envoy://connect_originate/{}::", echo(), addr(1))), "by a tunnel: {hosts}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
