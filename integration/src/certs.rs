@@ -1,1 +1,212 @@
-//! 
+//! One certificate authority per lab, and SPIFFE identities signed by it.
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SanType,
+};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::verify_server_cert_signed_by_trust_anchor;
+use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
+use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
+
+/// A self-signed authority, as a mesh's root.
+pub struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    certificate: CertificateDer<'static>,
+    pem: String,
+}
+
+/// A certificate with one SPIFFE id, and its key.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    /// The URI in the subject alternative name, e.g. `spiffe://cluster.local/ns/default/sa/web`.
+    pub spiffe_id: String,
+    /// The certificate, PEM.
+    pub cert_pem: String,
+    /// The private key, PKCS #8, PEM.
+    pub key_pem: String,
+    certificate: CertificateDer<'static>,
+    key: Vec<u8>,
+}
+
+/// The SPIFFE id that Istio gives to a service account.
+#[must_use]
+pub fn spiffe_id(namespace: &str, service_account: &str) -> String {
+    format!("spiffe://cluster.local/ns/{namespace}/sa/{service_account}")
+}
+
+// === impl Authority ===
+
+impl Authority {
+    /// Makes a new authority with a key of its own.
+    ///
+    /// # Errors
+    /// No entropy, or the certificate cannot be encoded.
+    pub fn new() -> anyhow::Result<Self> {
+        let key = KeyPair::generate().context("key of the authority")?;
+        let mut params = CertificateParams::new(Vec::new())?;
+        params
+            .distinguished_name
+            .push(DnType::OrganizationName, "stale-guard lab");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let certificate = params
+            .self_signed(&key)
+            .context("certificate of the authority")?;
+        let (pem, certificate) = (certificate.pem(), certificate.der().clone());
+        Ok(Self {
+            issuer: Issuer::new(params, key),
+            certificate,
+            pem,
+        })
+    }
+
+    /// The authority's certificate, PEM: what a peer has to trust.
+    #[must_use]
+    pub fn ca_pem(&self) -> &str {
+        &self.pem
+    }
+
+    /// Signs a certificate for client and server use.
+    ///
+    /// # Errors
+    /// `spiffe_id` is not a URI in ASCII, or as [`Authority::new`].
+    pub fn issue(&self, spiffe_id: &str) -> anyhow::Result<Identity> {
+        let key = KeyPair::generate().context("key of an identity")?;
+        let mut params = CertificateParams::new(Vec::new())?;
+        params.subject_alt_names = vec![SanType::URI(spiffe_id.try_into().context("SPIFFE id")?)];
+        params.use_authority_key_identifier_extension = true;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![
+            ExtendedKeyUsagePurpose::ServerAuth,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        ];
+        let certificate = params
+            .signed_by(&key, &self.issuer)
+            .context("certificate")?;
+        Ok(Identity {
+            spiffe_id: spiffe_id.to_owned(),
+            cert_pem: certificate.pem(),
+            key_pem: key.serialize_pem(),
+            certificate: certificate.der().clone(),
+            key: key.serialize_der(),
+        })
+    }
+
+    /// TLS 1.3, ALPN `h2`, a client certificate of this authority required: ztunnel's inbound side.
+    ///
+    /// # Errors
+    /// The identity's key does not fit its certificate.
+    pub fn server_config(&self, identity: &Identity) -> anyhow::Result<Arc<ServerConfig>> {
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(Arc::new(self.roots()?), provider())
+                .build()
+                .context("client verifier")?;
+        let mut config = ServerConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(vec![identity.certificate.clone()], identity.private_key())
+            .context("server certificate")?;
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        Ok(Arc::new(config))
+    }
+
+    /// The client side of the same, for tests that speak HBONE themselves. The server's chain is
+    /// verified, a host name is not: SPIFFE certificates have none.
+    ///
+    /// # Errors
+    /// As [`Authority::server_config`].
+    pub fn client_config(&self, identity: &Identity) -> anyhow::Result<Arc<ClientConfig>> {
+        let verifier = SpiffeVerifier {
+            roots: self.roots()?,
+            provider: provider(),
+        };
+        let mut config = ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier))
+            .with_client_auth_cert(vec![identity.certificate.clone()], identity.private_key())
+            .context("client certificate")?;
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        Ok(Arc::new(config))
+    }
+
+    fn roots(&self) -> anyhow::Result<RootCertStore> {
+        let mut roots = RootCertStore::empty();
+        roots
+            .add(self.certificate.clone())
+            .context("root certificate")?;
+        Ok(roots)
+    }
+}
+
+// === impl Identity ===
+
+impl Identity {
+    fn private_key(&self) -> PrivateKeyDer<'static> {
+        PrivatePkcs8KeyDer::from(self.key.clone()).into()
+    }
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+#[derive(Debug)]
+struct SpiffeVerifier {
+    roots: RootCertStore,
+    provider: Arc<CryptoProvider>,
+}
+
+// === impl SpiffeVerifier ===
+
+impl ServerCertVerifier for SpiffeVerifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        verify_server_cert_signed_by_trust_anchor(
+            &ParsedCertificate::try_from(end_entity)?,
+            &self.roots,
+            intermediates,
+            now,
+            self.provider.signature_verification_algorithms.all,
+        )?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls12_signature(message, cert, dss, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, cert, dss, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider
+            .signature_verification_algorithms
+            .supported_schemes()
+    }
+}

@@ -1,1 +1,9 @@
-//! 
+//! The real Envoy: finding the binary, running it in a namespace, talking to its admin endpoint.
+
+mod admin;
+mod binary;
+mod process;
+
+pub use admin::Admin;
+pub use binary::{Binary, module};
+pub use process::{Envoy, Options, Validation};

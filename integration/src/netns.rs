@@ -1,1 +1,13 @@
-//! 
+//! Network namespaces, and the bridge that joins them.
+
+mod fabric;
+mod link;
+mod namespace;
+mod netlink;
+
+pub use fabric::Fabric;
+pub use link::{Link, Silence};
+pub use namespace::Netns;
+
+#[cfg(test)]
+mod tests;
