@@ -74,12 +74,7 @@ impl App {
     ///
     /// # Errors
     /// The port is taken.
-    pub fn start(
-        ns: &Netns,
-        spec: AppSpec,
-        script: Script,
-        executions: Log<Execution>,
-    ) -> anyhow::Result<Self> {
+    pub fn start(ns: &Netns, spec: AppSpec, script: Script, executions: Log<Execution>) -> anyhow::Result<Self> {
         let connections = Connections::default();
         let addr = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), spec.port);
         let shared = Arc::new(Shared {
@@ -91,13 +86,8 @@ impl App {
             idle_closed: watch::Sender::new(0),
         });
         let serving = Arc::clone(&shared);
-        let listener = Listener::start(ns, addr, connections, move |stream| {
-            serve(Arc::clone(&serving), stream)
-        })?;
-        Ok(Self {
-            shared,
-            listener: Arc::new(listener),
-        })
+        let listener = Listener::start(ns, addr, connections, move |stream| serve(Arc::clone(&serving), stream))?;
+        Ok(Self { shared, listener: Arc::new(listener) })
     }
 
     /// What it does with the next requests.

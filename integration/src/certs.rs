@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, SanType,
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    SanType,
 };
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
@@ -50,20 +50,12 @@ impl Authority {
     pub fn new() -> anyhow::Result<Self> {
         let key = KeyPair::generate().context("key of the authority")?;
         let mut params = CertificateParams::new(Vec::new())?;
-        params
-            .distinguished_name
-            .push(DnType::OrganizationName, "stale-guard lab");
+        params.distinguished_name.push(DnType::OrganizationName, "stale-guard lab");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        let certificate = params
-            .self_signed(&key)
-            .context("certificate of the authority")?;
+        let certificate = params.self_signed(&key).context("certificate of the authority")?;
         let (pem, certificate) = (certificate.pem(), certificate.der().clone());
-        Ok(Self {
-            issuer: Issuer::new(params, key),
-            certificate,
-            pem,
-        })
+        Ok(Self { issuer: Issuer::new(params, key), certificate, pem })
     }
 
     /// The authority's certificate, PEM: what a peer has to trust.
@@ -82,13 +74,8 @@ impl Authority {
         params.subject_alt_names = vec![SanType::URI(spiffe_id.try_into().context("SPIFFE id")?)];
         params.use_authority_key_identifier_extension = true;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = vec![
-            ExtendedKeyUsagePurpose::ServerAuth,
-            ExtendedKeyUsagePurpose::ClientAuth,
-        ];
-        let certificate = params
-            .signed_by(&key, &self.issuer)
-            .context("certificate")?;
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        let certificate = params.signed_by(&key, &self.issuer).context("certificate")?;
         Ok(Identity {
             spiffe_id: spiffe_id.to_owned(),
             cert_pem: certificate.pem(),
@@ -103,10 +90,9 @@ impl Authority {
     /// # Errors
     /// The identity's key does not fit its certificate.
     pub fn server_config(&self, identity: &Identity) -> anyhow::Result<Arc<ServerConfig>> {
-        let verifier =
-            WebPkiClientVerifier::builder_with_provider(Arc::new(self.roots()?), provider())
-                .build()
-                .context("client verifier")?;
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(self.roots()?), provider())
+            .build()
+            .context("client verifier")?;
         let mut config = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_client_cert_verifier(verifier)
@@ -122,10 +108,7 @@ impl Authority {
     /// # Errors
     /// As [`Authority::server_config`].
     pub fn client_config(&self, identity: &Identity) -> anyhow::Result<Arc<ClientConfig>> {
-        let verifier = SpiffeVerifier {
-            roots: self.roots()?,
-            provider: provider(),
-        };
+        let verifier = SpiffeVerifier { roots: self.roots()?, provider: provider() };
         let mut config = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .dangerous()
@@ -138,9 +121,7 @@ impl Authority {
 
     fn roots(&self) -> anyhow::Result<RootCertStore> {
         let mut roots = RootCertStore::empty();
-        roots
-            .add(self.certificate.clone())
-            .context("root certificate")?;
+        roots.add(self.certificate.clone()).context("root certificate")?;
         Ok(roots)
     }
 }
@@ -205,8 +186,6 @@ impl ServerCertVerifier for SpiffeVerifier {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider
-            .signature_verification_algorithms
-            .supported_schemes()
+        self.provider.signature_verification_algorithms.supported_schemes()
     }
 }

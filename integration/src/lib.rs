@@ -8,6 +8,7 @@ pub mod control_plane;
 pub mod envoy;
 pub mod history;
 pub mod load;
+pub mod mesh;
 pub mod netns;
 pub mod pod;
 pub mod sandbox;

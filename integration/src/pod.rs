@@ -90,11 +90,7 @@ impl Pod {
     ///
     /// # Errors
     /// The spec has no address or no port, an address is held by a live pod, or the kernel refuses.
-    pub async fn start(
-        fabric: &Fabric,
-        authority: &Authority,
-        spec: PodSpec,
-    ) -> anyhow::Result<Self> {
+    pub async fn start(fabric: &Fabric, authority: &Authority, spec: PodSpec) -> anyhow::Result<Self> {
         let ns = Netns::new(&spec.name)?;
         let executions = Log::default();
         let script = Script::default();
@@ -117,19 +113,8 @@ impl Pod {
         } else {
             None
         };
-        let link = fabric
-            .attach(&ns, &spec.addrs)
-            .await
-            .context(format!("pod {}", spec.name))?;
-        Ok(Self {
-            spec,
-            apps,
-            ztunnel,
-            executions,
-            script,
-            ns,
-            link,
-        })
+        let link = fabric.attach(&ns, &spec.addrs).await.context(format!("pod {}", spec.name))?;
+        Ok(Self { spec, apps, ztunnel, executions, script, ns, link })
     }
 
     /// What it was started with.
@@ -150,20 +135,13 @@ impl Pod {
     /// Never: a pod without an address does not start.
     #[must_use]
     pub fn ip(&self) -> IpAddr {
-        self.spec
-            .addrs
-            .first()
-            .copied()
-            .unwrap_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED))
+        self.spec.addrs.first().copied().unwrap_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED))
     }
 
     /// Its first address and its first application port.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
-        SocketAddr::new(
-            self.ip(),
-            self.spec.ports.first().copied().unwrap_or_default(),
-        )
+        SocketAddr::new(self.ip(), self.spec.ports.first().copied().unwrap_or_default())
     }
 
     /// Its first address and ztunnel's port.
@@ -207,9 +185,7 @@ impl Pod {
     /// # Errors
     /// It has none.
     pub fn app(&self) -> anyhow::Result<&App> {
-        self.apps
-            .first()
-            .with_context(|| format!("pod {} has no application", self.name()))
+        self.apps.first().with_context(|| format!("pod {} has no application", self.name()))
     }
 
     /// Its ztunnel.
@@ -217,16 +193,13 @@ impl Pod {
     /// # Errors
     /// The spec asked for none.
     pub fn ztunnel(&self) -> anyhow::Result<&Ztunnel> {
-        self.ztunnel
-            .as_ref()
-            .with_context(|| format!("pod {} has no ztunnel", self.name()))
+        self.ztunnel.as_ref().with_context(|| format!("pod {} has no ztunnel", self.name()))
     }
 
     /// How often a request with this id was executed.
     #[must_use]
     pub fn executed(&self, id: &str) -> usize {
-        self.executions
-            .with(|all| all.iter().filter(|one| one.id == id).count())
+        self.executions.with(|all| all.iter().filter(|one| one.id == id).count())
     }
 
     /// Waits until a request with this id was executed.
@@ -235,9 +208,7 @@ impl Pod {
     /// It did not happen before the deadline.
     pub async fn wait_for_execution(&self, id: &str) -> anyhow::Result<Execution> {
         let what = format!("execution of {id} on pod {}", self.name());
-        self.executions
-            .wait_for(&what, |all| all.iter().find(|one| one.id == id).cloned())
-            .await
+        self.executions.wait_for(&what, |all| all.iter().find(|one| one.id == id).cloned()).await
     }
 
     /// Waits until its ztunnel has opened at least `count` tunnels, counting closed ones.
@@ -254,13 +225,7 @@ impl Pod {
     /// # Errors
     /// Netlink failed, or a socket stayed open.
     pub async fn vanish(self) -> anyhow::Result<()> {
-        let Self {
-            apps,
-            ztunnel,
-            link,
-            ns,
-            ..
-        } = self;
+        let Self { apps, ztunnel, link, ns, .. } = self;
         link.cut().await?;
         end_all(&apps, ztunnel.as_ref(), Ending::Rst).await?;
         drop((apps, ztunnel, ns));

@@ -107,10 +107,7 @@ fn isolate() -> Result<Kind, Unavailable> {
         },
         Err(errno) => format!("unshare(NEWUSER|NEWNET|NEWNS): {}", errno.desc()),
     };
-    Err(Unavailable {
-        privileged,
-        user_namespace,
-    })
+    Err(Unavailable { privileged, user_namespace })
 }
 
 /// Whether the effective set has `CAP_SYS_ADMIN` (21) and `CAP_NET_ADMIN` (12), as capabilities(7)
@@ -135,13 +132,7 @@ fn map_to_root(uid: u32, gid: u32) -> std::io::Result<()> {
 /// that it needs.
 fn detach_mounts() {
     let none: Option<&CStr> = None;
-    let _ = mount(
-        none,
-        c"/",
-        none,
-        MsFlags::MS_REC | MsFlags::MS_PRIVATE,
-        none,
-    );
+    let _ = mount(none, c"/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none);
 }
 
 #[cfg(test)]
@@ -151,17 +142,9 @@ mod tests {
     #[test]
     fn the_constructor_runs_and_isolates_the_test_binary() {
         let kind = status().expect("this machine must allow namespaces");
-        assert_ne!(
-            kind,
-            Kind::Inherited,
-            "a test binary makes its own namespaces"
-        );
+        assert_ne!(kind, Kind::Inherited, "a test binary makes its own namespaces");
         let links = fs::read_to_string("/proc/net/dev").expect("proc is mounted");
-        let devices = links
-            .lines()
-            .skip(2)
-            .filter(|line| line.contains(':'))
-            .count();
+        let devices = links.lines().skip(2).filter(|line| line.contains(':')).count();
         assert!(
             devices <= 1 || !links.contains("eth0:"),
             "the process still sees the host's network devices:\n{links}"
@@ -170,17 +153,8 @@ mod tests {
 
     #[test]
     fn the_error_names_what_to_enable() {
-        let text = Unavailable {
-            privileged: "p".into(),
-            user_namespace: "u".into(),
-        }
-        .to_string();
-        for hint in [
-            "unprivileged_userns_clone",
-            "max_user_namespaces",
-            "--privileged",
-            "NET_ADMIN",
-        ] {
+        let text = Unavailable { privileged: "p".into(), user_namespace: "u".into() }.to_string();
+        for hint in ["unprivileged_userns_clone", "max_user_namespaces", "--privileged", "NET_ADMIN"] {
             assert!(text.contains(hint), "message lacks {hint}: {text}");
         }
     }

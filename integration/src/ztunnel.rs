@@ -120,13 +120,8 @@ impl Ztunnel {
         });
         let addr = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), HBONE_PORT);
         let serving = Arc::clone(&shared);
-        let listener = Listener::start(ns, addr, connections, move |stream| {
-            serve(Arc::clone(&serving), stream)
-        })?;
-        Ok(Self {
-            shared,
-            listener: Arc::new(listener),
-        })
+        let listener = Listener::start(ns, addr, connections, move |stream| serve(Arc::clone(&serving), stream))?;
+        Ok(Self { shared, listener: Arc::new(listener) })
     }
 
     /// The outer connections.
@@ -147,9 +142,7 @@ impl Ztunnel {
     /// It did not happen before the deadline.
     pub async fn wait_for_tunnels(&self, count: usize) -> anyhow::Result<Vec<Tunnel>> {
         let what = format!("{count} tunnels");
-        self.tunnels()
-            .wait_for(&what, |all| (all.len() >= count).then(|| all.to_vec()))
-            .await
+        self.tunnels().wait_for(&what, |all| (all.len() >= count).then(|| all.to_vec())).await
     }
 
     /// Sets what the next handshakes meet. Open connections are left alone.
@@ -249,9 +242,7 @@ async fn serve_outer(shared: &Arc<Shared>, stream: Stream, control: &Arc<Control
         return;
     };
     let mut builder = h2::server::Builder::new();
-    builder
-        .initial_window_size(1 << 20)
-        .initial_connection_window_size(1 << 22);
+    builder.initial_window_size(1 << 20).initial_connection_window_size(1 << 22);
     let Ok(mut outer) = builder.handshake::<_, bytes::Bytes>(tls).await else {
         return;
     };
@@ -276,11 +267,7 @@ async fn serve_outer(shared: &Arc<Shared>, stream: Stream, control: &Arc<Control
             control.give(Order::End(ending));
             return;
         }
-        let authority = request
-            .uri()
-            .authority()
-            .map(ToString::to_string)
-            .unwrap_or_default();
+        let authority = request.uri().authority().map(ToString::to_string).unwrap_or_default();
         let place = shared.tunnels.push(Tunnel {
             connection: control.id,
             peer: control.peer,
@@ -295,16 +282,7 @@ async fn serve_outer(shared: &Arc<Shared>, stream: Stream, control: &Arc<Control
             }
             other => other,
         };
-        let record = tunnel::Record {
-            shared: Arc::clone(shared),
-            place,
-        };
-        tunnels.spawn(tunnel::serve(
-            record,
-            behaviour,
-            authority,
-            request.into_body(),
-            respond,
-        ));
+        let record = tunnel::Record { shared: Arc::clone(shared), place };
+        tunnels.spawn(tunnel::serve(record, behaviour, authority, request.into_body(), respond));
     }
 }

@@ -15,14 +15,12 @@ use envoy_proxy_dynamic_modules_rust_sdk::abi::{
     envoy_dynamic_module_type_socket_option_state as SocketOptionState,
 };
 use envoy_proxy_dynamic_modules_rust_sdk::{
-    BootstrapExtension, BootstrapExtensionConfig, CompletionCallback, ConfigValidatorConfig,
-    ConfigValidatorContext, ConfigValidatorResource, EnvoyBootstrapExtension,
-    EnvoyBootstrapExtensionConfig, EnvoyBootstrapExtensionTimer, EnvoyBuffer, EnvoyCounterId,
-    EnvoyCounterVecId, EnvoyHttpFilter, EnvoyHttpFilterConfig, EnvoyHttpFilterScheduler,
-    EnvoyNetworkFilter, EnvoyNetworkFilterConfig, EnvoyNetworkFilterConfigScheduler, HttpFilter,
-    HttpFilterConfig, HttpPerRouteConfig, NetworkFilter, NetworkFilterConfig,
-    declare_all_init_functions, envoy_log_info, get_server_concurrency, is_validation_mode,
-    panics_caught,
+    BootstrapExtension, BootstrapExtensionConfig, CompletionCallback, ConfigValidatorConfig, ConfigValidatorContext,
+    ConfigValidatorResource, EnvoyBootstrapExtension, EnvoyBootstrapExtensionConfig, EnvoyBootstrapExtensionTimer,
+    EnvoyBuffer, EnvoyCounterId, EnvoyCounterVecId, EnvoyHttpFilter, EnvoyHttpFilterConfig, EnvoyHttpFilterScheduler,
+    EnvoyNetworkFilter, EnvoyNetworkFilterConfig, EnvoyNetworkFilterConfigScheduler, HttpFilter, HttpFilterConfig,
+    HttpPerRouteConfig, NetworkFilter, NetworkFilterConfig, declare_all_init_functions, envoy_log_info,
+    get_server_concurrency, is_validation_mode, panics_caught,
 };
 
 declare_all_init_functions!(
@@ -35,11 +33,7 @@ declare_all_init_functions!(
 );
 
 fn init() -> bool {
-    envoy_log_info!(
-        "smoke init concurrency={} validation={}",
-        get_server_concurrency(),
-        is_validation_mode()
-    );
+    envoy_log_info!("smoke init concurrency={} validation={}", get_server_concurrency(), is_validation_mode());
     true
 }
 
@@ -65,16 +59,9 @@ fn new_http<EC: EnvoyHttpFilterConfig, EHF: EnvoyHttpFilter>(
     let requests = envoy.define_counter_vec("smoke_requests", &["method"]);
     let plain = envoy.define_counter("smoke_http_configs");
     let counted = plain.map(|id| envoy.increment_counter(id, 1));
-    envoy_log_info!(
-        "smoke http_config_new {name} {} {requests:?} config-level {counted:?}",
-        text(config)
-    );
+    envoy_log_info!("smoke http_config_new {name} {} {requests:?} config-level {counted:?}", text(config));
     envoy.new_scheduler().commit(7);
-    (config != b"reject").then(|| {
-        Box::new(Http {
-            requests: requests.ok(),
-        }) as _
-    })
+    (config != b"reject").then(|| Box::new(Http { requests: requests.ok() }) as _)
 }
 
 fn new_per_route(name: &str, config: &[u8]) -> Option<Box<HttpPerRouteConfig>> {
@@ -84,9 +71,7 @@ fn new_per_route(name: &str, config: &[u8]) -> Option<Box<HttpPerRouteConfig>> {
 
 impl<EHF: EnvoyHttpFilter> HttpFilterConfig<EHF> for Http {
     fn new_http_filter(&self, _envoy: &mut EHF) -> Box<dyn HttpFilter<EHF>> {
-        Box::new(HttpStream {
-            requests: self.requests,
-        })
+        Box::new(HttpStream { requests: self.requests })
     }
 
     fn on_scheduled(&self, event_id: u64) {
@@ -96,21 +81,12 @@ impl<EHF: EnvoyHttpFilter> HttpFilterConfig<EHF> for Http {
 
 impl<EHF: EnvoyHttpFilter> HttpFilter<EHF> for HttpStream {
     fn on_request_headers(&mut self, envoy: &mut EHF, end_of_stream: bool) -> RequestHeadersStatus {
-        let method = envoy
-            .get_request_header_value(":method")
-            .map(|m| m.to_str_lossy().into_owned())
-            .unwrap_or_default();
-        let path = envoy
-            .get_request_header_value(":path")
-            .map(|p| p.to_str_lossy().into_owned())
-            .unwrap_or_default();
+        let method =
+            envoy.get_request_header_value(":method").map(|m| m.to_str_lossy().into_owned()).unwrap_or_default();
+        let path = envoy.get_request_header_value(":path").map(|p| p.to_str_lossy().into_owned()).unwrap_or_default();
         let route = envoy.get_most_specific_route_config();
-        let route = route
-            .as_deref()
-            .map(|r: &(dyn Any + Send + Sync)| r.downcast_ref::<String>().cloned());
-        let counted = self
-            .requests
-            .map(|id| envoy.increment_counter_vec(id, &[&method], 1));
+        let route = route.as_deref().map(|r: &(dyn Any + Send + Sync)| r.downcast_ref::<String>().cloned());
+        let counted = self.requests.map(|id| envoy.increment_counter_vec(id, &[&method], 1));
         envoy_log_info!(
             "smoke request {method} {path} end={end_of_stream} route={route:?} counted={counted:?} headers={} cluster={:?} hosts={:?} limit={} worker={} conn={:?}",
             envoy.get_request_headers().len(),
@@ -128,12 +104,7 @@ impl<EHF: EnvoyHttpFilter> HttpFilter<EHF> for HttpStream {
         envoy.new_scheduler().commit(11);
         match path.as_str() {
             "/local" => {
-                envoy.send_response(
-                    418,
-                    &[("x-by", b"smoke")],
-                    Some(b"teapot\n"),
-                    Some("smoke_local"),
-                );
+                envoy.send_response(418, &[("x-by", b"smoke")], Some(b"teapot\n"), Some("smoke_local"));
                 RequestHeadersStatus::StopIteration
             }
             "/panic" => std::panic::panic_any("smoke panics on request"),
@@ -143,10 +114,7 @@ impl<EHF: EnvoyHttpFilter> HttpFilter<EHF> for HttpStream {
                     "smoke_reset",
                 );
                 // Envoy up to 1.39 has destroyed the stream by now: this must be answered, not crash.
-                envoy_log_info!(
-                    "smoke after reset headers={}",
-                    envoy.get_request_headers().len()
-                );
+                envoy_log_info!("smoke after reset headers={}", envoy.get_request_headers().len());
                 RequestHeadersStatus::StopIteration
             }
             _ => RequestHeadersStatus::Continue,
@@ -163,13 +131,7 @@ impl<EHF: EnvoyHttpFilter> HttpFilter<EHF> for HttpStream {
         ResponseHeadersStatus::Continue
     }
 
-    fn on_local_reply(
-        &mut self,
-        _envoy: &mut EHF,
-        code: u32,
-        details: EnvoyBuffer,
-        _reset: bool,
-    ) -> LocalReplyStatus {
+    fn on_local_reply(&mut self, _envoy: &mut EHF, code: u32, details: EnvoyBuffer, _reset: bool) -> LocalReplyStatus {
         envoy_log_info!("smoke local_reply {code} {details:?}");
         LocalReplyStatus::Continue
     }
@@ -179,10 +141,7 @@ impl<EHF: EnvoyHttpFilter> HttpFilter<EHF> for HttpStream {
     }
 
     fn on_stream_complete(&mut self, envoy: &mut EHF) {
-        envoy_log_info!(
-            "smoke stream_complete code={:?}",
-            envoy.get_attribute_int(AttributeId::ResponseCode)
-        );
+        envoy_log_info!("smoke stream_complete code={:?}", envoy.get_attribute_int(AttributeId::ResponseCode));
     }
 }
 
@@ -202,21 +161,14 @@ fn new_network<EC: EnvoyNetworkFilterConfig, ENF: EnvoyNetworkFilter>(
     config: &[u8],
 ) -> Option<Box<dyn NetworkFilterConfig<ENF>>> {
     let connections = envoy.define_counter("smoke_connections");
-    envoy_log_info!(
-        "smoke network_config_new {name} {} {connections:?}",
-        text(config)
-    );
+    envoy_log_info!("smoke network_config_new {name} {} {connections:?}", text(config));
     envoy.new_config_scheduler().commit(5);
-    Some(Box::new(Network {
-        connections: connections.ok(),
-    }))
+    Some(Box::new(Network { connections: connections.ok() }))
 }
 
 impl<ENF: EnvoyNetworkFilter> NetworkFilterConfig<ENF> for Network {
     fn new_network_filter(&self, _envoy: &mut ENF) -> Box<dyn NetworkFilter<ENF>> {
-        Box::new(Connection {
-            connections: self.connections,
-        })
+        Box::new(Connection { connections: self.connections })
     }
 
     fn on_config_scheduled(&self, event_id: u64) {
@@ -241,10 +193,7 @@ impl<ENF: EnvoyNetworkFilter> NetworkFilter<ENF> for Connection {
     }
 
     fn on_event(&mut self, envoy: &mut ENF, event: ConnectionEvent) {
-        envoy_log_info!(
-            "smoke event {event:?} state={:?}",
-            envoy.get_connection_state()
-        );
+        envoy_log_info!("smoke event {event:?} state={:?}", envoy.get_connection_state());
     }
 
     fn on_destroy(&mut self, _envoy: &mut ENF) {
@@ -272,20 +221,12 @@ fn new_bootstrap(
     timer.enable(Duration::from_millis(300));
     envoy.new_scheduler().commit(3);
     envoy.signal_init_complete();
-    envoy_log_info!(
-        "smoke bootstrap_config_new {name} {} counted={counted:?} admin={admin}",
-        text(config)
-    );
-    Some(Box::new(Bootstrap {
-        timer: Mutex::new(Some(timer)),
-    }))
+    envoy_log_info!("smoke bootstrap_config_new {name} {} counted={counted:?} admin={admin}", text(config));
+    Some(Box::new(Bootstrap { timer: Mutex::new(Some(timer)) }))
 }
 
 impl BootstrapExtensionConfig for Bootstrap {
-    fn new_bootstrap_extension(
-        &self,
-        _envoy: &mut dyn EnvoyBootstrapExtension,
-    ) -> Box<dyn BootstrapExtension> {
+    fn new_bootstrap_extension(&self, _envoy: &mut dyn EnvoyBootstrapExtension) -> Box<dyn BootstrapExtension> {
         envoy_log_info!("smoke bootstrap_new");
         Box::new(Server)
     }
@@ -294,32 +235,17 @@ impl BootstrapExtensionConfig for Bootstrap {
         envoy_log_info!("smoke bootstrap_scheduled {event_id}");
     }
 
-    fn on_timer_fired(
-        &self,
-        envoy: &mut dyn EnvoyBootstrapExtensionConfig,
-        timer: &dyn EnvoyBootstrapExtensionTimer,
-    ) {
-        let own = self
-            .timer
-            .lock()
-            .is_ok_and(|t| t.as_ref().is_some_and(|t| t.id() == timer.id()));
+    fn on_timer_fired(&self, envoy: &mut dyn EnvoyBootstrapExtensionConfig, timer: &dyn EnvoyBootstrapExtensionTimer) {
+        let own = self.timer.lock().is_ok_and(|t| t.as_ref().is_some_and(|t| t.id() == timer.id()));
         let callout = envoy.send_http_callout(
             "backend",
-            vec![
-                (":method", b"GET".as_slice()),
-                (":path", b"/from-bootstrap"),
-                ("host", b"backend"),
-            ],
+            vec![(":method", b"GET".as_slice()), (":path", b"/from-bootstrap"), ("host", b"backend")],
             None,
             1000,
         );
         let missing = envoy.send_http_callout(
             "no-such-cluster",
-            vec![
-                (":method", b"GET".as_slice()),
-                (":path", b"/"),
-                ("host", b"x"),
-            ],
+            vec![(":method", b"GET".as_slice()), (":path", b"/"), ("host", b"x")],
             None,
             1000,
         );
@@ -350,17 +276,10 @@ impl BootstrapExtensionConfig for Bootstrap {
         path: &str,
         _body: &[u8],
     ) -> (u32, String) {
-        (
-            200,
-            format!("smoke {method} {path} panics={}\n", panics_caught()),
-        )
+        (200, format!("smoke {method} {path} panics={}\n", panics_caught()))
     }
 
-    fn on_cluster_add_or_update(
-        &self,
-        _envoy: &mut dyn EnvoyBootstrapExtensionConfig,
-        cluster_name: &str,
-    ) {
+    fn on_cluster_add_or_update(&self, _envoy: &mut dyn EnvoyBootstrapExtensionConfig, cluster_name: &str) {
         envoy_log_info!("smoke cluster_add {cluster_name}");
     }
 }
@@ -387,11 +306,7 @@ impl BootstrapExtension for Server {
         envoy_log_info!("smoke worker_thread_initialized");
     }
 
-    fn on_shutdown(
-        &mut self,
-        _envoy: &mut dyn EnvoyBootstrapExtension,
-        completion: CompletionCallback,
-    ) {
+    fn on_shutdown(&mut self, _envoy: &mut dyn EnvoyBootstrapExtension, completion: CompletionCallback) {
         envoy_log_info!("smoke shutdown");
         completion.done();
     }
@@ -413,11 +328,7 @@ impl ConfigValidatorConfig for Validator {
         type_url: &str,
         resources: &[ConfigValidatorResource],
     ) -> Result<(), String> {
-        envoy_log_info!(
-            "smoke validate {type_url} {} clusters={}",
-            resources.len(),
-            context.dynamic_cluster_count()
-        );
+        envoy_log_info!("smoke validate {type_url} {} clusters={}", resources.len(), context.dynamic_cluster_count());
         Ok(())
     }
 
@@ -428,11 +339,7 @@ impl ConfigValidatorConfig for Validator {
         added: &[ConfigValidatorResource],
         removed: &[&str],
     ) -> Result<(), String> {
-        envoy_log_info!(
-            "smoke validate_delta {type_url} +{} -{}",
-            added.len(),
-            removed.len()
-        );
+        envoy_log_info!("smoke validate_delta {type_url} +{} -{}", added.len(), removed.len());
         Ok(())
     }
 }

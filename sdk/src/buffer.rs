@@ -4,8 +4,7 @@ use std::borrow::Cow;
 use std::marker::PhantomData;
 
 use crate::abi::{
-    envoy_dynamic_module_type_envoy_buffer as RawBuffer,
-    envoy_dynamic_module_type_envoy_http_header as RawHeader,
+    envoy_dynamic_module_type_envoy_buffer as RawBuffer, envoy_dynamic_module_type_envoy_http_header as RawHeader,
     envoy_dynamic_module_type_module_buffer as ModuleBuffer,
     envoy_dynamic_module_type_module_http_header as ModuleHeader,
 };
@@ -44,22 +43,13 @@ pub(crate) unsafe fn slice_or_empty<'a, T>(ptr: *const T, len: usize) -> &'a [T]
 impl<'a> EnvoyBuffer<'a> {
     /// A view of the module's own text, for tests and constants.
     pub const fn new(text: &'a str) -> Self {
-        Self {
-            raw: RawBuffer {
-                ptr: text.as_ptr(),
-                length: text.len(),
-            },
-            owner: PhantomData,
-        }
+        Self { raw: RawBuffer { ptr: text.as_ptr(), length: text.len() }, owner: PhantomData }
     }
 
     /// # Safety
     /// `raw` is null, or points to `length` bytes that live for `'a`.
     pub(crate) const unsafe fn from_raw(raw: RawBuffer) -> Self {
-        Self {
-            raw,
-            owner: PhantomData,
-        }
+        Self { raw, owner: PhantomData }
     }
 
     /// The bytes.
@@ -76,13 +66,7 @@ impl<'a> EnvoyBuffer<'a> {
 
 impl<'a> From<&'a [u8]> for EnvoyBuffer<'a> {
     fn from(bytes: &'a [u8]) -> Self {
-        Self {
-            raw: RawBuffer {
-                ptr: bytes.as_ptr(),
-                length: bytes.len(),
-            },
-            owner: PhantomData,
-        }
+        Self { raw: RawBuffer { ptr: bytes.as_ptr(), length: bytes.len() }, owner: PhantomData }
     }
 }
 
@@ -121,10 +105,7 @@ impl EnvoyMutBuffer<'_> {
 /// # Safety
 /// `raw` is null, or points to `length` bytes that live for `'a` and that nobody else touches.
 pub(crate) unsafe fn mut_chunk<'a>(raw: RawBuffer) -> EnvoyMutBuffer<'a> {
-    EnvoyMutBuffer {
-        raw,
-        owner: PhantomData,
-    }
+    EnvoyMutBuffer { raw, owner: PhantomData }
 }
 
 // === free functions ===
@@ -133,29 +114,15 @@ pub(crate) unsafe fn mut_chunk<'a>(raw: RawBuffer) -> EnvoyMutBuffer<'a> {
 /// As for [`EnvoyBuffer::from_raw`], and all of it lives for `'a`.
 pub(crate) unsafe fn buffers<'a>(ptr: *const RawBuffer, len: usize) -> Vec<EnvoyBuffer<'a>> {
     // SAFETY: the caller's promise covers the array and what its elements point to.
-    unsafe {
-        slice_or_empty(ptr, len)
-            .iter()
-            .map(|raw| EnvoyBuffer::from_raw(*raw))
-            .collect()
-    }
+    unsafe { slice_or_empty(ptr, len).iter().map(|raw| EnvoyBuffer::from_raw(*raw)).collect() }
 }
 
 /// # Safety
 /// As for [`buffers`], for headers.
-pub(crate) unsafe fn headers<'a>(
-    ptr: *const RawHeader,
-    len: usize,
-) -> Vec<(EnvoyBuffer<'a>, EnvoyBuffer<'a>)> {
+pub(crate) unsafe fn headers<'a>(ptr: *const RawHeader, len: usize) -> Vec<(EnvoyBuffer<'a>, EnvoyBuffer<'a>)> {
     let pair = |raw: &RawHeader| {
-        let key = RawBuffer {
-            ptr: raw.key_ptr,
-            length: raw.key_length,
-        };
-        let value = RawBuffer {
-            ptr: raw.value_ptr,
-            length: raw.value_length,
-        };
+        let key = RawBuffer { ptr: raw.key_ptr, length: raw.key_length };
+        let value = RawBuffer { ptr: raw.value_ptr, length: raw.value_length };
         // SAFETY: the caller's promise.
         unsafe { (EnvoyBuffer::from_raw(key), EnvoyBuffer::from_raw(value)) }
     };
@@ -165,18 +132,12 @@ pub(crate) unsafe fn headers<'a>(
 
 /// Headers as the ABI takes them; the result borrows from `headers`.
 pub(crate) fn module_headers(headers: &[(&str, &[u8])]) -> Vec<ModuleHeader> {
-    headers
-        .iter()
-        .map(|header| ModuleHeader::from(*header))
-        .collect()
+    headers.iter().map(|header| ModuleHeader::from(*header)).collect()
 }
 
 /// Labels as the ABI takes them; the result borrows from `labels`.
 pub(crate) fn module_buffers(labels: &[&str]) -> Vec<ModuleBuffer> {
-    labels
-        .iter()
-        .map(|label| ModuleBuffer::from(*label))
-        .collect()
+    labels.iter().map(|label| ModuleBuffer::from(*label)).collect()
 }
 
 #[cfg(test)]
@@ -187,16 +148,8 @@ mod tests {
     fn a_null_buffer_is_empty_whatever_its_length() {
         for length in [0, 1, usize::MAX] {
             // SAFETY: a null pointer is never read.
-            let buffer = unsafe {
-                EnvoyBuffer::from_raw(RawBuffer {
-                    ptr: std::ptr::null(),
-                    length,
-                })
-            };
-            assert!(
-                buffer.as_slice().is_empty(),
-                "a null pointer of length {length} was followed"
-            );
+            let buffer = unsafe { EnvoyBuffer::from_raw(RawBuffer { ptr: std::ptr::null(), length }) };
+            assert!(buffer.as_slice().is_empty(), "a null pointer of length {length} was followed");
         }
     }
 
@@ -205,10 +158,7 @@ mod tests {
         let byte = 1_u8;
         // SAFETY: a length beyond isize::MAX is never followed.
         let slice = unsafe { slice_or_empty(&raw const byte, usize::MAX) };
-        assert!(
-            slice.is_empty(),
-            "a slice beyond isize::MAX is undefined behaviour"
-        );
+        assert!(slice.is_empty(), "a slice beyond isize::MAX is undefined behaviour");
     }
 
     #[test]

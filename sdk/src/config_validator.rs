@@ -18,8 +18,7 @@ use crate::guard::{drop_guarded, guard};
 use crate::init::factories;
 
 /// Makes the configuration object; main thread; `None` rejects the configuration (log why first).
-pub type NewConfigValidatorConfigFunction =
-    fn(&str, &[u8]) -> Option<Box<dyn ConfigValidatorConfig>>;
+pub type NewConfigValidatorConfigFunction = fn(&str, &[u8]) -> Option<Box<dyn ConfigValidatorConfig>>;
 
 /// One resource of an update. Its bytes end with the hook.
 #[derive(Debug, Clone)]
@@ -87,10 +86,7 @@ impl ConfigValidatorContext {
 
 /// # Safety
 /// The array, and what its elements point to, lives for `'a`.
-unsafe fn resources<'a>(
-    start: *const RawResource,
-    count: usize,
-) -> Vec<ConfigValidatorResource<'a>> {
+unsafe fn resources<'a>(start: *const RawResource, count: usize) -> Vec<ConfigValidatorResource<'a>> {
     let view = |raw: &RawResource| {
         // SAFETY: the caller's promise.
         unsafe {
@@ -98,30 +94,20 @@ unsafe fn resources<'a>(
                 name: EnvoyBuffer::from_raw(raw.name).to_str_lossy(),
                 version: EnvoyBuffer::from_raw(raw.version).to_str_lossy(),
                 aliases: texts(raw.aliases, raw.aliases_count),
-                ttl: raw
-                    .has_ttl
-                    .then(|| Duration::from_millis(raw.ttl_milliseconds)),
-                resource: raw
-                    .has_resource
-                    .then(|| EnvoyBuffer::from_raw(raw.serialized_resource).as_slice()),
+                ttl: raw.has_ttl.then(|| Duration::from_millis(raw.ttl_milliseconds)),
+                resource: raw.has_resource.then(|| EnvoyBuffer::from_raw(raw.serialized_resource).as_slice()),
             }
         }
     };
     // SAFETY: the caller's promise.
-    unsafe { slice_or_empty(start, count) }
-        .iter()
-        .map(view)
-        .collect()
+    unsafe { slice_or_empty(start, count) }.iter().map(view).collect()
 }
 
 /// # Safety
 /// As for [`resources`].
 unsafe fn texts<'a>(start: *const EB, count: usize) -> Vec<Cow<'a, str>> {
     // SAFETY: the caller's promise.
-    unsafe { buffers(start, count) }
-        .iter()
-        .map(EnvoyBuffer::to_str_lossy)
-        .collect()
+    unsafe { buffers(start, count) }.iter().map(EnvoyBuffer::to_str_lossy).collect()
 }
 
 /// Runs one validation; `true` unless the validator says `Err`.
@@ -137,9 +123,7 @@ unsafe fn verdict(
     let outcome = guard(hook, || {
         // SAFETY: the caller's promise.
         let config = unsafe { config.cast::<Config>().as_ref() };
-        config.map_or(Ok(()), |config| {
-            validate(config.as_ref(), &ConfigValidatorContext { raw: context })
-        })
+        config.map_or(Ok(()), |config| validate(config.as_ref(), &ConfigValidatorContext { raw: context }))
     });
     let Some(Err(reason)) = outcome else {
         return true;
@@ -166,8 +150,7 @@ pub mod exported {
     ) -> *const c_void {
         guard("config_validator_config_new", || {
             // SAFETY: Envoy's buffers live as long as the hook.
-            let (name, config) =
-                unsafe { (EnvoyBuffer::from_raw(name), EnvoyBuffer::from_raw(config)) };
+            let (name, config) = unsafe { (EnvoyBuffer::from_raw(name), EnvoyBuffer::from_raw(config)) };
             let Some(make) = factories().config_validator else {
                 crate::envoy_log_error!("this module has no config validator");
                 return None;
@@ -175,9 +158,7 @@ pub mod exported {
             make(&name.to_str_lossy(), config.as_slice())
         })
         .flatten()
-        .map_or(ptr::null(), |config: Config| {
-            Box::into_raw(Box::new(config)).cast_const().cast()
-        })
+        .map_or(ptr::null(), |config: Config| Box::into_raw(Box::new(config)).cast_const().cast())
     }
 
     /// Frees a configuration object.
@@ -185,9 +166,7 @@ pub mod exported {
     /// # Safety
     /// Called by Envoy, once per object.
     #[unsafe(no_mangle)]
-    pub unsafe extern "C" fn envoy_dynamic_module_on_config_validator_config_destroy(
-        config_module: *const c_void,
-    ) {
+    pub unsafe extern "C" fn envoy_dynamic_module_on_config_validator_config_destroy(config_module: *const c_void) {
         if !config_module.is_null() {
             // SAFETY: made by `config_new`; Envoy gives it up.
             let config = unsafe { Box::from_raw(config_module.cast_mut().cast::<Config>()) };
@@ -209,15 +188,10 @@ pub mod exported {
     ) -> bool {
         // SAFETY: Envoy's promise; everything lives as long as the hook.
         unsafe {
-            verdict(
-                "config_validator_validate",
-                context_envoy,
-                config_module,
-                |config, context| {
-                    let type_url = EnvoyBuffer::from_raw(type_url).to_str_lossy();
-                    config.validate(context, &type_url, &resources(start, count))
-                },
-            )
+            verdict("config_validator_validate", context_envoy, config_module, |config, context| {
+                let type_url = EnvoyBuffer::from_raw(type_url).to_str_lossy();
+                config.validate(context, &type_url, &resources(start, count))
+            })
         }
     }
 
@@ -237,22 +211,12 @@ pub mod exported {
     ) -> bool {
         // SAFETY: Envoy's promise; everything lives as long as the hook.
         unsafe {
-            verdict(
-                "config_validator_validate_delta",
-                context_envoy,
-                config_module,
-                |config, context| {
-                    let type_url = EnvoyBuffer::from_raw(type_url).to_str_lossy();
-                    let removed = texts(removed, removed_count);
-                    let removed: Vec<&str> = removed.iter().map(Cow::as_ref).collect();
-                    config.validate_delta(
-                        context,
-                        &type_url,
-                        &resources(added, added_count),
-                        &removed,
-                    )
-                },
-            )
+            verdict("config_validator_validate_delta", context_envoy, config_module, |config, context| {
+                let type_url = EnvoyBuffer::from_raw(type_url).to_str_lossy();
+                let removed = texts(removed, removed_count);
+                let removed: Vec<&str> = removed.iter().map(Cow::as_ref).collect();
+                config.validate_delta(context, &type_url, &resources(added, added_count), &removed)
+            })
         }
     }
 }

@@ -9,12 +9,9 @@ use crate::bootstrap::NewBootstrapExtensionConfigFunction;
 use crate::config_validator::NewConfigValidatorConfigFunction;
 use crate::guard::guard;
 use crate::http::{
-    EnvoyHttpFilterConfigImpl, EnvoyHttpFilterImpl, NewHttpFilterConfigFunction,
-    NewHttpFilterPerRouteConfigFunction,
+    EnvoyHttpFilterConfigImpl, EnvoyHttpFilterImpl, NewHttpFilterConfigFunction, NewHttpFilterPerRouteConfigFunction,
 };
-use crate::network::{
-    EnvoyNetworkFilterConfigImpl, EnvoyNetworkFilterImpl, NewNetworkFilterConfigFunction,
-};
+use crate::network::{EnvoyNetworkFilterConfigImpl, EnvoyNetworkFilterImpl, NewNetworkFilterConfigFunction};
 
 /// Called once on the main thread when the module is loaded; `false` rejects the module.
 pub type ProgramInitFunction = fn() -> bool;
@@ -34,9 +31,7 @@ struct Server {
 pub struct Factories {
     pub http: Option<NewHttpFilterConfigFunction<EnvoyHttpFilterConfigImpl, EnvoyHttpFilterImpl>>,
     pub http_per_route: Option<NewHttpFilterPerRouteConfigFunction>,
-    pub network: Option<
-        NewNetworkFilterConfigFunction<EnvoyNetworkFilterConfigImpl, EnvoyNetworkFilterImpl>,
-    >,
+    pub network: Option<NewNetworkFilterConfigFunction<EnvoyNetworkFilterConfigImpl, EnvoyNetworkFilterImpl>>,
     pub bootstrap: Option<NewBootstrapExtensionConfigFunction>,
     pub config_validator: Option<NewConfigValidatorConfigFunction>,
 }

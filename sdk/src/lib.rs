@@ -50,28 +50,26 @@ pub use bootstrap::{
 };
 pub use buffer::{EnvoyBuffer, EnvoyMutBuffer};
 pub use config_validator::{
-    ConfigValidatorConfig, ConfigValidatorContext, ConfigValidatorResource,
-    NewConfigValidatorConfigFunction,
+    ConfigValidatorConfig, ConfigValidatorContext, ConfigValidatorResource, NewConfigValidatorConfigFunction,
 };
 pub use guard::panics_caught;
 pub use http::{
-    ClusterHostCount, EnvoyHttpFilter, EnvoyHttpFilterConfig, EnvoyHttpFilterConfigImpl,
-    EnvoyHttpFilterImpl, HttpFilter, HttpFilterConfig, HttpPerRouteConfig,
-    NewHttpFilterConfigFunction, NewHttpFilterPerRouteConfigFunction,
+    ClusterHostCount, EnvoyHttpFilter, EnvoyHttpFilterConfig, EnvoyHttpFilterConfigImpl, EnvoyHttpFilterImpl,
+    HttpFilter, HttpFilterConfig, HttpPerRouteConfig, NewHttpFilterConfigFunction, NewHttpFilterPerRouteConfigFunction,
 };
 pub use init::{ProgramInitFunction, get_server_concurrency, is_validation_mode};
 pub use log::{is_log_enabled, log_message};
 pub use metrics::{
-    EnvoyCounterId, EnvoyCounterVecId, EnvoyGaugeId, EnvoyGaugeVecId, EnvoyHistogramId,
-    EnvoyHistogramVecId, MetricResult,
+    EnvoyCounterId, EnvoyCounterVecId, EnvoyGaugeId, EnvoyGaugeVecId, EnvoyHistogramId, EnvoyHistogramVecId,
+    MetricResult,
 };
 pub use network::{
-    EnvoyNetworkFilter, EnvoyNetworkFilterConfig, EnvoyNetworkFilterConfigImpl,
-    EnvoyNetworkFilterImpl, NetworkFilter, NetworkFilterConfig, NewNetworkFilterConfigFunction,
+    EnvoyNetworkFilter, EnvoyNetworkFilterConfig, EnvoyNetworkFilterConfigImpl, EnvoyNetworkFilterImpl, NetworkFilter,
+    NetworkFilterConfig, NewNetworkFilterConfigFunction,
 };
 pub use scheduler::{
-    Detached, EnvoyBootstrapExtensionConfigScheduler, EnvoyHttpFilterConfigScheduler,
-    EnvoyHttpFilterScheduler, EnvoyNetworkFilterConfigScheduler, EnvoyNetworkFilterScheduler,
+    Detached, EnvoyBootstrapExtensionConfigScheduler, EnvoyHttpFilterConfigScheduler, EnvoyHttpFilterScheduler,
+    EnvoyNetworkFilterConfigScheduler, EnvoyNetworkFilterScheduler,
 };
 
 /// What the macros use.

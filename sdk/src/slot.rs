@@ -85,11 +85,7 @@ impl<T: ?Sized> Slot<T> {
         let Some(slot) = (unsafe { raw.as_ref() }) else {
             return default;
         };
-        if slot
-            .state
-            .compare_exchange(IDLE, BUSY, Ordering::Acquire, Ordering::Relaxed)
-            .is_err()
-        {
+        if slot.state.compare_exchange(IDLE, BUSY, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return default;
         }
         if !envoy.is_null() {
@@ -101,11 +97,7 @@ impl<T: ?Sized> Slot<T> {
             object.map(|object| body(object, &slot.handle))
         });
         let next = if outcome.is_some() { IDLE } else { INERT };
-        if slot
-            .state
-            .compare_exchange(BUSY, next, Ordering::AcqRel, Ordering::Acquire)
-            .is_err()
-        {
+        if slot.state.compare_exchange(BUSY, next, Ordering::AcqRel, Ordering::Acquire).is_err() {
             // SAFETY: DOOMED: Envoy has given the slot up and left it to us.
             unsafe { Self::free(hook, raw) };
         }
@@ -135,11 +127,7 @@ impl<T: ?Sized> Slot<T> {
         };
         // SAFETY: passed on.
         unsafe { Self::retire(slot_ptr) };
-        if slot
-            .state
-            .compare_exchange(BUSY, DOOMED, Ordering::AcqRel, Ordering::Acquire)
-            .is_err()
-        {
+        if slot.state.compare_exchange(BUSY, DOOMED, Ordering::AcqRel, Ordering::Acquire).is_err() {
             // SAFETY: no hook runs, and Envoy will call none any more.
             unsafe { Self::free(hook, raw) };
         }

@@ -11,11 +11,7 @@ use super::{Behaviour, Shared};
 /// What to do once the request was read and recorded.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Plan {
-    Answer {
-        delay: Duration,
-        status: StatusCode,
-        body: Bytes,
-    },
+    Answer { delay: Duration, status: StatusCode, body: Bytes },
     HangBeforeHeaders,
     HangBody,
     CloseUnanswered,
@@ -30,11 +26,7 @@ pub(super) const ANNOUNCED: &str = "100";
 pub(super) const SENT: &[u8] = &[b'x'; 10];
 
 pub(super) fn plan(behaviour: Behaviour, request: &Parts, pod: &str) -> Plan {
-    let answer = |delay, status| Plan::Answer {
-        delay,
-        status,
-        body: body(request, pod),
-    };
+    let answer = |delay, status| Plan::Answer { delay, status, body: body(request, pod) };
     match behaviour {
         Behaviour::Delay(delay) => answer(delay, StatusCode::OK),
         Behaviour::Status(status) => answer(Duration::ZERO, status),
@@ -67,11 +59,7 @@ fn by_request(request: &Parts, pod: &str) -> Plan {
     let status = number(request, "status")
         .and_then(|code| StatusCode::from_u16(u16::try_from(code).ok()?).ok())
         .unwrap_or(StatusCode::OK);
-    Plan::Answer {
-        delay,
-        status,
-        body: body(request, pod),
-    }
+    Plan::Answer { delay, status, body: body(request, pod) }
 }
 
 fn body(request: &Parts, pod: &str) -> Bytes {
@@ -98,11 +86,7 @@ pub(super) fn head<B>(shared: &Shared, status: StatusCode, body: B) -> Response<
 }
 
 fn query<'a>(request: &'a Parts, key: &str) -> Option<&'a str> {
-    let mut pairs = request
-        .uri
-        .query()?
-        .split('&')
-        .filter_map(|pair| pair.split_once('='));
+    let mut pairs = request.uri.query()?.split('&').filter_map(|pair| pair.split_once('='));
     pairs.find_map(|(name, value)| (name == key).then_some(value))
 }
 
@@ -115,11 +99,7 @@ mod tests {
     use super::*;
 
     fn parts(uri: &str) -> Parts {
-        http::Request::get(uri)
-            .body(())
-            .expect("request")
-            .into_parts()
-            .0
+        http::Request::get(uri).body(()).expect("request").into_parts().0
     }
 
     #[test]
@@ -131,13 +111,7 @@ mod tests {
             body: Bytes::from_static(b"xxx"),
         };
         assert_eq!(plan(Behaviour::Normal, &request, "pod"), expected);
-        assert_eq!(
-            plan(Behaviour::ReadThenClose, &request, "pod"),
-            Plan::CloseUnanswered
-        );
-        assert_eq!(
-            plan(Behaviour::Normal, &parts("/?hang=body"), "pod"),
-            Plan::HangBody
-        );
+        assert_eq!(plan(Behaviour::ReadThenClose, &request, "pod"), Plan::CloseUnanswered);
+        assert_eq!(plan(Behaviour::Normal, &parts("/?hang=body"), "pod"), Plan::HangBody);
     }
 }

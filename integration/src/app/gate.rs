@@ -74,10 +74,7 @@ impl Gate {
         Self {
             script,
             tripped: watch::Sender::new(None),
-            activity: watch::Sender::new(Activity {
-                requests: 0,
-                since: Instant::now(),
-            }),
+            activity: watch::Sender::new(Activity { requests: 0, since: Instant::now() }),
             scanner: Mutex::new(Scanner::Unknown),
         }
     }
@@ -102,17 +99,12 @@ impl Gate {
             *in_head = false;
         }
         self.change(|requests| requests + 1);
-        InProgress {
-            gate: Arc::clone(self),
-        }
+        InProgress { gate: Arc::clone(self) }
     }
 
     fn change(&self, change: impl FnOnce(usize) -> usize) {
         self.activity.send_modify(|activity| {
-            *activity = Activity {
-                requests: change(activity.requests),
-                since: Instant::now(),
-            };
+            *activity = Activity { requests: change(activity.requests), since: Instant::now() };
         });
     }
 
@@ -183,11 +175,7 @@ impl Frames {
 
 impl Gated {
     pub(super) fn new(stream: Stream, gate: Arc<Gate>) -> Self {
-        Self {
-            stream,
-            gate,
-            prefix: Vec::new(),
-        }
+        Self { stream, gate, prefix: Vec::new() }
     }
 
     /// Reads as little as tells HTTP/1.1 from HTTP/2.
@@ -195,38 +183,24 @@ impl Gated {
         let mut start = [0; PREFACE_START.len()];
         let mut length = 0;
         while length < start.len() {
-            let count = self
-                .stream
-                .read(start.get_mut(length..).unwrap_or_default())
-                .await?;
+            let count = self.stream.read(start.get_mut(length..).unwrap_or_default()).await?;
             if count == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
             length += count;
         }
         self.prefix = start.to_vec();
-        let protocol = if start == PREFACE_START {
-            Protocol::Http2
-        } else {
-            Protocol::Http1
-        };
+        let protocol = if start == PREFACE_START { Protocol::Http2 } else { Protocol::Http1 };
         *self.gate.scanner() = match protocol {
             Protocol::Http1 => Scanner::Http1 { in_head: false },
-            Protocol::Http2 => Scanner::Http2(Frames {
-                skip: PREFACE_LENGTH,
-                head: Vec::new(),
-            }),
+            Protocol::Http2 => Scanner::Http2(Frames { skip: PREFACE_LENGTH, head: Vec::new() }),
         };
         Ok(protocol)
     }
 }
 
 impl AsyncRead for Gated {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         loop {
             let before = buf.filled().len();
@@ -250,11 +224,7 @@ impl AsyncRead for Gated {
 }
 
 impl AsyncWrite for Gated {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.get_mut().stream).poll_write(cx, buf)
     }
 
@@ -279,16 +249,10 @@ mod tests {
         let quiet = wire.len();
         wire.extend([0, 0, 1, 1, 5, 0, 0, 0, 1, 0x82]);
         for cut in 1..wire.len() {
-            let mut frames = Frames {
-                skip: PREFACE_LENGTH,
-                head: Vec::new(),
-            };
+            let mut frames = Frames { skip: PREFACE_LENGTH, head: Vec::new() };
             let hits: Vec<_> = wire.chunks(cut).map(|chunk| frames.feed(chunk)).collect();
             let first = hits.iter().position(|hit| *hit).expect("HEADERS is found");
-            assert!(
-                (first + 1) * cut > quiet + 8,
-                "cut at {cut}: found too early"
-            );
+            assert!((first + 1) * cut > quiet + 8, "cut at {cut}: found too early");
         }
     }
 }

@@ -23,23 +23,10 @@ use crate::pod::{Control, Ending, Order};
 
 type ResponseBody = Tracked<UnsyncBoxBody<Bytes, Infallible>>;
 
-pub(super) async fn serve(
-    shared: &Arc<Shared>,
-    stream: Gated,
-    control: &Arc<Control>,
-    gate: &Arc<Gate>,
-) {
-    let service = service_fn(|request| {
-        handle(
-            Arc::clone(shared),
-            Arc::clone(control),
-            Arc::clone(gate),
-            request,
-        )
-    });
-    let connection = hyper::server::conn::http1::Builder::new()
-        .serve_connection(TokioIo::new(stream), service)
-        .with_upgrades();
+pub(super) async fn serve(shared: &Arc<Shared>, stream: Gated, control: &Arc<Control>, gate: &Arc<Gate>) {
+    let service = service_fn(|request| handle(Arc::clone(shared), Arc::clone(control), Arc::clone(gate), request));
+    let connection =
+        hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).with_upgrades();
     let mut connection = std::pin::pin!(connection);
     let mut closing = false;
     loop {
@@ -75,19 +62,11 @@ async fn handle(
     }
     if behaviour == Behaviour::RefuseStream {
         let text = Full::from("REFUSED_STREAM needs HTTP/2").boxed_unsync();
-        return Ok(head(
-            &shared,
-            StatusCode::NOT_IMPLEMENTED,
-            Tracked::new(text, guard),
-        ));
+        return Ok(head(&shared, StatusCode::NOT_IMPLEMENTED, Tracked::new(text, guard)));
     }
     record(&shared, &control, &parts, &digest);
     let (status, body) = match plan(behaviour, &parts, &shared.spec.pod) {
-        Plan::Answer {
-            delay,
-            status,
-            body,
-        } => {
+        Plan::Answer { delay, status, body } => {
             tokio::time::sleep(delay).await;
             (status, Full::from(body).boxed_unsync())
         }
@@ -97,15 +76,12 @@ async fn handle(
         Plan::ResetUnanswered => return end(&control, Ending::Rst).await,
         Plan::HeadersThenReset => {
             let mut response = head(&shared, StatusCode::OK, cut_body(control));
-            response
-                .headers_mut()
-                .insert(CONTENT_LENGTH, ANNOUNCED.parse().unwrap_or(0.into()));
+            response.headers_mut().insert(CONTENT_LENGTH, ANNOUNCED.parse().unwrap_or(0.into()));
             return Ok(response.map(|body| Tracked::new(body, guard)));
         }
-        Plan::GrpcEcho | Plan::GrpcStatus(_) => (
-            StatusCode::HTTP_VERSION_NOT_SUPPORTED,
-            Full::from("gRPC needs HTTP/2").boxed_unsync(),
-        ),
+        Plan::GrpcEcho | Plan::GrpcStatus(_) => {
+            (StatusCode::HTTP_VERSION_NOT_SUPPORTED, Full::from("gRPC needs HTTP/2").boxed_unsync())
+        }
     };
     Ok(head(&shared, status, Tracked::new(body, guard)))
 }
@@ -137,14 +113,9 @@ fn upgrade(
             let _ = tokio::io::AsyncWriteExt::shutdown(&mut write).await;
         }
     });
-    let body = Tracked {
-        body: Empty::new().boxed_unsync(),
-        _guard: None,
-    };
+    let body = Tracked { body: Empty::new().boxed_unsync(), _guard: None };
     let mut response = head(shared, StatusCode::SWITCHING_PROTOCOLS, body);
-    response
-        .headers_mut()
-        .insert(CONNECTION, http::HeaderValue::from_static("upgrade"));
+    response.headers_mut().insert(CONNECTION, http::HeaderValue::from_static("upgrade"));
     if let Some(protocol) = protocol {
         response.headers_mut().insert(UPGRADE, protocol);
     }
@@ -183,10 +154,7 @@ struct Tracked<B> {
 
 impl<B> Tracked<B> {
     fn new(body: B, guard: InProgress) -> Self {
-        Self {
-            body,
-            _guard: Some(guard),
-        }
+        Self { body, _guard: Some(guard) }
     }
 }
 
@@ -194,10 +162,7 @@ impl<B: Body + Unpin> Body for Tracked<B> {
     type Data = B::Data;
     type Error = B::Error;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         Pin::new(&mut self.get_mut().body).poll_frame(cx)
     }
 

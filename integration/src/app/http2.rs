@@ -20,12 +20,7 @@ use crate::pod::{Control, Ending, Order};
 /// FIN into a RST, which could overtake the GOAWAY at the client.
 const LINGER: Duration = Duration::from_secs(1);
 
-pub(super) async fn serve(
-    shared: &Arc<Shared>,
-    stream: Gated,
-    control: &Arc<Control>,
-    gate: &Arc<Gate>,
-) {
+pub(super) async fn serve(shared: &Arc<Shared>, stream: Gated, control: &Arc<Control>, gate: &Arc<Gate>) {
     let Ok(mut connection) = h2::server::handshake(stream).await else {
         return;
     };
@@ -91,16 +86,10 @@ async fn handle(
     digest.add(&received);
     record(shared, control, &parts, &digest);
     match plan(behaviour, &parts, &shared.spec.pod) {
-        Plan::Answer {
-            delay,
-            status,
-            body,
-        } => {
+        Plan::Answer { delay, status, body } => {
             tokio::time::sleep(delay).await;
             let mut response = head(shared, status, ());
-            response
-                .headers_mut()
-                .insert(CONTENT_LENGTH, body.len().into());
+            response.headers_mut().insert(CONTENT_LENGTH, body.len().into());
             let empty = body.is_empty() || parts.method == Method::HEAD;
             let to = respond.send_response(response, empty)?;
             if !empty {
@@ -125,9 +114,7 @@ async fn handle(
         Plan::HeadersThenReset => {
             let mark = control.written();
             let mut response = head(shared, StatusCode::OK, ());
-            response
-                .headers_mut()
-                .insert(CONTENT_LENGTH, HeaderValue::from_static(ANNOUNCED));
+            response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from_static(ANNOUNCED));
             let to = respond.send_response(response, false)?;
             let _to = send(to, Bytes::from_static(SENT), End::Open).await?;
             control.settled_since(mark).await;
@@ -164,11 +151,7 @@ enum End {
 }
 
 /// Sends `body` within the peer's flow control.
-async fn send(
-    mut to: SendStream<Bytes>,
-    mut body: Bytes,
-    end: End,
-) -> Result<SendStream<Bytes>, h2::Error> {
+async fn send(mut to: SendStream<Bytes>, mut body: Bytes, end: End) -> Result<SendStream<Bytes>, h2::Error> {
     while !body.is_empty() {
         to.reserve_capacity(body.len());
         let capacity = match std::future::poll_fn(|cx| to.poll_capacity(cx)).await {

@@ -80,11 +80,7 @@ pub(super) fn record(shared: &Shared, control: &Control, request: &Parts, body: 
     shared.executions.push(Execution {
         id: header("x-request-id").unwrap_or_default(),
         method: request.method.to_string(),
-        path: request
-            .uri
-            .path_and_query()
-            .map(ToString::to_string)
-            .unwrap_or_default(),
+        path: request.uri.path_and_query().map(ToString::to_string).unwrap_or_default(),
         authority: authority.or_else(|| header("host")).unwrap_or_default(),
         pod: shared.spec.pod.clone(),
         port: shared.spec.port,

@@ -95,10 +95,7 @@ impl Script {
     /// After what is queued: the next `count` requests (or connections) meet `behaviour`.
     pub fn next(&self, count: u32, behaviour: Behaviour) {
         if count > 0 {
-            self.rules().push_back(Rule {
-                behaviour,
-                remaining: Some(count),
-            });
+            self.rules().push_back(Rule { behaviour, remaining: Some(count) });
         }
     }
 
@@ -106,10 +103,7 @@ impl Script {
     pub fn until_told(&self, behaviour: Behaviour) {
         let mut rules = self.rules();
         rules.clear();
-        rules.push_back(Rule {
-            behaviour,
-            remaining: None,
-        });
+        rules.push_back(Rule { behaviour, remaining: None });
     }
 
     /// From now on everything is [`Behaviour::Normal`].
@@ -140,9 +134,7 @@ impl Script {
 
     fn take(&self, stage: Stage) -> Option<Behaviour> {
         let mut rules = self.rules();
-        let rule = rules
-            .front_mut()
-            .filter(|rule| rule.behaviour.stage() == stage)?;
+        let rule = rules.front_mut().filter(|rule| rule.behaviour.stage() == stage)?;
         let behaviour = rule.behaviour;
         let spent = match &mut rule.remaining {
             None => false,
@@ -182,11 +174,7 @@ mod tests {
         let script = Script::default();
         script.next(1, Behaviour::FinCrossing);
         assert_eq!(script.take_for_connection(), None);
-        assert_eq!(
-            script.take_for_request(),
-            Behaviour::Normal,
-            "the head is for arrivals"
-        );
+        assert_eq!(script.take_for_request(), Behaviour::Normal, "the head is for arrivals");
         assert_eq!(script.take_on_arrival(), Some(Behaviour::FinCrossing));
         assert!(script.is_done());
     }

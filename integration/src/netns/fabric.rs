@@ -51,16 +51,8 @@ impl Fabric {
         let ns = Netns::new("fabric")?;
         let netlink = ns.netlink()?;
         let bridge = netlink.add_bridge("br0").await?;
-        let inner = Inner {
-            ns,
-            netlink,
-            bridge,
-            next_port: AtomicU64::new(1),
-            state: Mutex::default(),
-        };
-        Ok(Self {
-            inner: Arc::new(inner),
-        })
+        let inner = Inner { ns, netlink, bridge, next_port: AtomicU64::new(1), state: Mutex::default() };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// Joins `ns` to the bridge, with `addrs` on its interface `eth0`. The interface's MAC is
@@ -91,15 +83,8 @@ impl Fabric {
         for addr in addrs {
             netlink.add_address(index, *addr).await?;
         }
-        let member = Arc::new(Port {
-            id,
-            port,
-            index,
-            mac,
-            ns: ns.clone(),
-            netlink,
-            addrs: Mutex::new(addrs.to_vec()),
-        });
+        let member =
+            Arc::new(Port { id, port, index, mac, ns: ns.clone(), netlink, addrs: Mutex::new(addrs.to_vec()) });
         inner.state().members.insert(id, Arc::clone(&member));
         let link = Link::new(self.clone(), Arc::clone(&member));
         inner.adopt_pins(&member).await?;
@@ -121,10 +106,7 @@ impl Fabric {
     /// Netlink failed.
     pub async fn ports(&self) -> anyhow::Result<Vec<String>> {
         let names = self.inner.netlink.names().await?;
-        Ok(names
-            .into_iter()
-            .filter(|name| name.starts_with("pod"))
-            .collect())
+        Ok(names.into_iter().filter(|name| name.starts_with("pod")).collect())
     }
 }
 
@@ -136,20 +118,13 @@ impl Inner {
     }
 
     fn others(&self, id: u64) -> Vec<Arc<Port>> {
-        self.state()
-            .members
-            .values()
-            .filter(|member| member.id != id)
-            .cloned()
-            .collect()
+        self.state().members.values().filter(|member| member.id != id).cloned().collect()
     }
 
     fn holder(&self, addr: IpAddr) -> Option<String> {
         let state = self.state();
         let mut members = state.members.values();
-        members
-            .find(|member| member.addrs().contains(&addr))
-            .map(|member| member.ns.name().to_owned())
+        members.find(|member| member.addrs().contains(&addr)).map(|member| member.ns.name().to_owned())
     }
 
     pub(super) fn forget(&self, id: u64) {
@@ -169,15 +144,11 @@ impl Inner {
     /// Makes the addresses of `member` stay resolvable everywhere else, though nobody will answer.
     pub(super) async fn pin(&self, member: &Port) -> anyhow::Result<()> {
         let addrs = member.addrs().clone();
-        self.state()
-            .pinned
-            .extend(addrs.iter().map(|addr| (*addr, member.mac)));
+        self.state().pinned.extend(addrs.iter().map(|addr| (*addr, member.mac)));
         let others = self.others(member.id);
-        let pins = others.iter().flat_map(|other| {
-            addrs
-                .iter()
-                .map(|addr| other.netlink.pin_neighbour(other.index, *addr, member.mac))
-        });
+        let pins = others
+            .iter()
+            .flat_map(|other| addrs.iter().map(|addr| other.netlink.pin_neighbour(other.index, *addr, member.mac)));
         try_join_all(pins).await.map(drop)
     }
 
@@ -186,11 +157,7 @@ impl Inner {
         let own = member.addrs().clone();
         let pinned: Vec<_> = {
             let state = self.state();
-            state
-                .pinned
-                .iter()
-                .map(|(addr, mac)| (*addr, *mac))
-                .collect()
+            state.pinned.iter().map(|(addr, mac)| (*addr, *mac)).collect()
         };
         let pins = pinned
             .into_iter()

@@ -45,11 +45,7 @@ pub(super) struct Port {
 
 impl Link {
     pub(super) fn new(fabric: Fabric, port: Arc<Port>) -> Self {
-        Self {
-            fabric,
-            port,
-            gone: false,
-        }
+        Self { fabric, port, gone: false }
     }
 
     /// The addresses on the link.
@@ -123,10 +119,7 @@ impl Link {
     /// Netlink failed.
     pub async fn heal(&self) -> anyhow::Result<()> {
         let inner = &self.fabric.inner;
-        inner
-            .netlink
-            .set_controller(self.port.port, inner.bridge)
-            .await
+        inner.netlink.set_controller(self.port.port, inner.bridge).await
     }
 }
 
@@ -147,10 +140,7 @@ impl Drop for Link {
 
 impl std::fmt::Debug for Link {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Link")
-            .field("ns", &self.port.ns)
-            .field("addrs", &self.addrs())
-            .finish()
+        f.debug_struct("Link").field("ns", &self.port.ns).field("addrs", &self.addrs()).finish()
     }
 }
 

@@ -65,16 +65,8 @@ impl Netns {
             .recv()
             .context("the namespace's thread ended early")?
             .with_context(|| format!("network namespace {name}"))?;
-        let inner = Inner {
-            name: name.to_owned(),
-            jobs: Some(jobs),
-            thread: Some(thread),
-            tid,
-            handle,
-        };
-        Ok(Self {
-            inner: Arc::new(inner),
-        })
+        let inner = Inner { name: name.to_owned(), jobs: Some(jobs), thread: Some(thread), tid, handle };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// The name given to [`Netns::new`].
@@ -99,20 +91,13 @@ impl Netns {
             let _inside = runtime.as_ref().map(|runtime| runtime.enter());
             let _ = reply.send(catch_unwind(AssertUnwindSafe(f)));
         });
-        let sent = self
-            .inner
-            .jobs
-            .as_ref()
-            .is_some_and(|jobs| jobs.send(job).is_ok());
+        let sent = self.inner.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
         match result.recv() {
             Ok(Ok(value)) => value,
             Ok(Err(payload)) => resume_unwind(payload),
             // The thread catches every panic and outlives all clones, so this is unreachable in
             // practice; a panic with a name beats a hang.
-            Err(_) => panic!(
-                "thread of namespace {} is gone (job sent: {sent})",
-                self.inner.name
-            ),
+            Err(_) => panic!("thread of namespace {} is gone (job sent: {sent})", self.inner.name),
         }
     }
 
@@ -122,11 +107,7 @@ impl Netns {
     /// As [`Command::spawn`].
     pub fn spawn(&self, mut command: Command) -> anyhow::Result<Child> {
         command.env(sandbox::MARKER, "1");
-        let what = format!(
-            "{:?} in namespace {}",
-            command.get_program(),
-            self.inner.name
-        );
+        let what = format!("{:?} in namespace {}", command.get_program(), self.inner.name);
         self.run(move || command.spawn()).context(what)
     }
 
@@ -160,10 +141,7 @@ impl Netns {
             _ => "",
         };
         let (pid, tid) = (std::process::id(), self.inner.tid);
-        format!(
-            "nsenter -t {pid}{user} -m --net=/proc/{pid}/task/{tid}/ns/net  # {}",
-            self.inner.name
-        )
+        format!("nsenter -t {pid}{user} -m --net=/proc/{pid}/task/{tid}/ns/net  # {}", self.inner.name)
     }
 
     /// A descriptor of the namespace, valid as long as `self`.
@@ -173,17 +151,13 @@ impl Netns {
 
     /// A netlink connection to the namespace, served by the current tokio runtime.
     pub(super) fn netlink(&self) -> anyhow::Result<Netlink> {
-        self.run(Netlink::open)
-            .with_context(|| format!("netlink in namespace {}", self.inner.name))
+        self.run(Netlink::open).with_context(|| format!("netlink in namespace {}", self.inner.name))
     }
 }
 
 impl std::fmt::Debug for Netns {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Netns")
-            .field("name", &self.inner.name)
-            .field("tid", &self.inner.tid)
-            .finish()
+        f.debug_struct("Netns").field("name", &self.inner.name).field("tid", &self.inner.tid).finish()
     }
 }
 
@@ -199,20 +173,14 @@ impl Drop for Inner {
 }
 
 fn tcp_socket(addr: SocketAddr) -> io::Result<TcpSocket> {
-    if addr.is_ipv4() {
-        TcpSocket::new_v4()
-    } else {
-        TcpSocket::new_v6()
-    }
+    if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }
 }
 
 fn enter_new_namespace() -> anyhow::Result<(Pid, File)> {
     unshare(CloneFlags::CLONE_NEWNET).context("unshare(CLONE_NEWNET)")?;
     let handle = File::open("/proc/thread-self/ns/net").context("/proc/thread-self/ns/net")?;
     // The caller may not be in a runtime, and this is needed only once.
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
-        .build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     runtime.block_on(async { Netlink::open()?.set_up("lo").await })?;
     Ok((gettid(), handle))
 }

@@ -32,23 +32,13 @@ impl Netlink {
 
     pub(super) async fn index(&self, name: &str) -> anyhow::Result<u32> {
         let mut links = self.handle.link().get().match_name(name).execute();
-        let link = links
-            .try_next()
-            .await
-            .with_context(|| format!("link {name}"))?;
+        let link = links.try_next().await.with_context(|| format!("link {name}"))?;
         Ok(link.ok_or_else(|| anyhow!("no link {name}"))?.header.index)
     }
 
     /// The names of all links of the namespace.
     pub(super) async fn names(&self) -> anyhow::Result<Vec<String>> {
-        let links: Vec<_> = self
-            .handle
-            .link()
-            .get()
-            .execute()
-            .try_collect()
-            .await
-            .context("links")?;
+        let links: Vec<_> = self.handle.link().get().execute().try_collect().await.context("links")?;
         Ok(links
             .into_iter()
             .flat_map(|link| link.attributes)
@@ -61,58 +51,32 @@ impl Netlink {
 
     pub(super) async fn set_up(&self, name: &str) -> anyhow::Result<()> {
         let message = LinkUnspec::new_with_name(name).up().build();
-        self.handle
-            .link()
-            .set(message)
-            .execute()
-            .await
-            .with_context(|| format!("link {name} up"))
+        self.handle.link().set(message).execute().await.with_context(|| format!("link {name} up"))
     }
 
     pub(super) async fn add_bridge(&self, name: &str) -> anyhow::Result<u32> {
         // Snooping without a querier may drop the multicast that IPv6 neighbour discovery needs.
         let message = LinkBridge::new(name).mcast_snooping(false).build();
-        self.handle
-            .link()
-            .add(message)
-            .execute()
-            .await
-            .with_context(|| format!("bridge {name}"))?;
+        self.handle.link().add(message).execute().await.with_context(|| format!("bridge {name}"))?;
         self.index(name).await
     }
 
     /// Makes a veth pair: `port` here, as a port of the bridge, and [`POD_INTERFACE`] in `peer_ns`.
-    pub(super) async fn add_port(
-        &self,
-        port: &str,
-        bridge: u32,
-        mac: Mac,
-        peer_ns: RawFd,
-    ) -> anyhow::Result<u32> {
+    pub(super) async fn add_port(&self, port: &str, bridge: u32, mac: Mac, peer_ns: RawFd) -> anyhow::Result<u32> {
         // Not `up` yet: the kernel answers ENOTCONN for an end whose peer does not exist.
-        let peer = LinkUnspec::new_with_name(POD_INTERFACE)
-            .address(mac.to_vec())
-            .setns_by_fd(peer_ns)
-            .build();
+        let peer = LinkUnspec::new_with_name(POD_INTERFACE).address(mac.to_vec()).setns_by_fd(peer_ns).build();
         let message = LinkVeth::new(port, POD_INTERFACE)
             .set_info_data(InfoData::Veth(InfoVeth::Peer(peer)))
             .controller(bridge)
             .up()
             .build();
-        self.handle
-            .link()
-            .add(message)
-            .execute()
-            .await
-            .with_context(|| format!("veth {port}"))?;
+        self.handle.link().add(message).execute().await.with_context(|| format!("veth {port}"))?;
         self.index(port).await
     }
 
     /// Makes `port` a port of the bridge `controller`, or of none (0).
     pub(super) async fn set_controller(&self, port: u32, controller: u32) -> anyhow::Result<()> {
-        let message = LinkUnspec::new_with_index(port)
-            .controller(controller)
-            .build();
+        let message = LinkUnspec::new_with_index(port).controller(controller).build();
         self.handle
             .link()
             .set(message)
@@ -122,12 +86,7 @@ impl Netlink {
     }
 
     pub(super) async fn delete(&self, index: u32) -> anyhow::Result<()> {
-        self.handle
-            .link()
-            .del(index)
-            .execute()
-            .await
-            .with_context(|| format!("delete link {index}"))
+        self.handle.link().del(index).execute().await.with_context(|| format!("delete link {index}"))
     }
 
     /// Adds an address that is usable at once: without duplicate address detection (RFC 4862,
@@ -137,22 +96,12 @@ impl Netlink {
         let mut request = self.handle.address().add(index, addr, prefix);
         let message = request.message_mut();
         message.header.flags |= AddressHeaderFlags::Nodad;
-        message
-            .attributes
-            .push(AddressAttribute::Flags(AddressFlags::Nodad));
-        request
-            .execute()
-            .await
-            .with_context(|| format!("address {addr}"))
+        message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
+        request.execute().await.with_context(|| format!("address {addr}"))
     }
 
     /// A permanent neighbour entry: `addr` is reached at `mac`, whether or not anybody answers.
-    pub(super) async fn pin_neighbour(
-        &self,
-        index: u32,
-        addr: IpAddr,
-        mac: Mac,
-    ) -> anyhow::Result<()> {
+    pub(super) async fn pin_neighbour(&self, index: u32, addr: IpAddr, mac: Mac) -> anyhow::Result<()> {
         self.handle
             .neighbours()
             .add(index, addr)

@@ -111,12 +111,7 @@ impl Connections {
     /// The connections that are open now.
     #[must_use]
     pub fn open(&self) -> Vec<Connection> {
-        self.log.with(|all| {
-            all.iter()
-                .filter(|one| one.closed.is_none())
-                .cloned()
-                .collect()
-        })
+        self.log.with(|all| all.iter().filter(|one| one.closed.is_none()).cloned().collect())
     }
 
     /// Ends one connection. False if it is closed already.
@@ -158,11 +153,8 @@ impl Connections {
     }
 
     pub(crate) async fn wait_all_closed(&self) -> anyhow::Result<()> {
-        let none_open =
-            |all: &[Connection]| all.iter().all(|one| one.closed.is_some()).then_some(());
-        self.log
-            .wait_for("the end of all connections", none_open)
-            .await
+        let none_open = |all: &[Connection]| all.iter().all(|one| one.closed.is_some()).then_some(());
+        self.log.wait_for("the end of all connections", none_open).await
     }
 
     pub(crate) fn order_all(&self, order: Order) {
@@ -178,13 +170,7 @@ impl Connections {
         let peer = canonical(peer);
         // The lock spans both, so that `end` finds every connection that the log shows.
         let mut controls = self.live.controls();
-        let id = self.log.push(Connection {
-            id: 0,
-            peer,
-            local,
-            opened: Instant::now(),
-            closed: None,
-        });
+        let id = self.log.push(Connection { id: 0, peer, local, opened: Instant::now(), closed: None });
         self.log.update(id, |entry| entry.id = id);
         let control = Arc::new(Control {
             id,
@@ -198,12 +184,7 @@ impl Connections {
         });
         controls.insert(id, Arc::clone(&control));
         drop(controls);
-        Ok(Stream {
-            tcp: Some(tcp),
-            control,
-            connections: self.clone(),
-            cause: None,
-        })
+        Ok(Stream { tcp: Some(tcp), control, connections: self.clone(), cause: None })
     }
 
     fn set_frozen(&self, frozen: bool) {
@@ -308,10 +289,7 @@ impl Stream {
     }
 
     fn tcp(&mut self) -> io::Result<Pin<&mut TcpStream>> {
-        self.tcp
-            .as_mut()
-            .map(Pin::new)
-            .ok_or_else(|| io::ErrorKind::NotConnected.into())
+        self.tcp.as_mut().map(Pin::new).ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
     fn saw(&mut self, error: &io::Error) {
@@ -324,11 +302,7 @@ impl Stream {
 }
 
 impl AsyncRead for Stream {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         futures::ready!(this.control.check(&this.control.reader, cx))?;
         let before = buf.filled().len();
@@ -345,20 +319,14 @@ impl AsyncRead for Stream {
 }
 
 impl AsyncWrite for Stream {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         futures::ready!(this.control.check(&this.control.writer, cx))?;
         let result = futures::ready!(this.tcp()?.poll_write(cx, buf));
         match &result {
             Err(error) => this.saw(error),
             Ok(count) => {
-                this.control
-                    .written
-                    .fetch_add(*count as u64, Ordering::SeqCst);
+                this.control.written.fetch_add(*count as u64, Ordering::SeqCst);
             }
         }
         Poll::Ready(result)
@@ -381,11 +349,7 @@ impl Drop for Stream {
             Order::End(ending) => Cause::Local(ending),
             _ => self.cause.take().unwrap_or(Cause::Local(Ending::Fin)),
         };
-        self.control
-            .socket
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        self.control.socket.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(tcp) = self.tcp.take()
             && cause == Cause::Local(Ending::Rst)
         {
@@ -393,9 +357,7 @@ impl Drop for Stream {
         }
         self.connections.live.controls().remove(&self.control.id);
         let at = Instant::now();
-        self.connections
-            .log
-            .update(self.control.id, |entry| entry.closed = Some((at, cause)));
+        self.connections.log.update(self.control.id, |entry| entry.closed = Some((at, cause)));
     }
 }
 

@@ -35,23 +35,14 @@ impl Listener {
         F: Future<Output = ()> + Send + 'static,
     {
         let serve: Serve = Arc::new(move |stream| Box::pin(serve(stream)));
-        let listener = Self {
-            ns: ns.clone(),
-            addr,
-            connections,
-            serve,
-            accepting: Mutex::default(),
-        };
+        let listener = Self { ns: ns.clone(), addr, connections, serve, accepting: Mutex::default() };
         listener.open()?;
         Ok(listener)
     }
 
     /// Listens again; nothing to do if it does already.
     pub(crate) fn open(&self) -> anyhow::Result<()> {
-        let mut accepting = self
-            .accepting
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut accepting = self.accepting.lock().unwrap_or_else(PoisonError::into_inner);
         if accepting.is_none() {
             let socket = self.ns.tcp_listener(self.addr)?;
             let accept = accept(socket, self.connections.clone(), Arc::clone(&self.serve));
@@ -62,11 +53,7 @@ impl Listener {
 
     /// Closes the listening socket: new connections are refused. Accepted ones live on.
     pub(crate) async fn close(&self) {
-        let accepting = self
-            .accepting
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let accepting = self.accepting.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(accepting) = accepting {
             accepting.abort();
             // The socket is closed when the task is gone.
@@ -77,10 +64,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let accepting = self
-            .accepting
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner);
+        let accepting = self.accepting.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let Some(accepting) = accepting.take() {
             accepting.abort();
         }

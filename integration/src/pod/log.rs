@@ -58,11 +58,7 @@ impl<T> Log<T> {
     ///
     /// # Errors
     /// Nothing for [`DEADLINE`]; the message contains `what`.
-    pub async fn wait_for<R>(
-        &self,
-        what: &str,
-        mut found: impl FnMut(&[T]) -> Option<R>,
-    ) -> anyhow::Result<R> {
+    pub async fn wait_for<R>(&self, what: &str, mut found: impl FnMut(&[T]) -> Option<R>) -> anyhow::Result<R> {
         let mut changes = self.entries.subscribe();
         let search = async {
             loop {
@@ -75,9 +71,7 @@ impl<T> Log<T> {
                 }
             }
         };
-        tokio::time::timeout(DEADLINE, search)
-            .await
-            .with_context(|| format!("waited {DEADLINE:?} in vain for {what}"))
+        tokio::time::timeout(DEADLINE, search).await.with_context(|| format!("waited {DEADLINE:?} in vain for {what}"))
     }
 }
 
@@ -91,16 +85,12 @@ impl<T: Clone> Log<T> {
 
 impl<T> Clone for Log<T> {
     fn clone(&self) -> Self {
-        Self {
-            entries: Arc::clone(&self.entries),
-        }
+        Self { entries: Arc::clone(&self.entries) }
     }
 }
 
 impl<T> Default for Log<T> {
     fn default() -> Self {
-        Self {
-            entries: Arc::new(watch::Sender::new(Vec::new())),
-        }
+        Self { entries: Arc::new(watch::Sender::new(Vec::new())) }
     }
 }

@@ -18,9 +18,7 @@ impl Node {
     /// A pod has no ztunnel.
     pub fn of<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> anyhow::Result<Self> {
         let ztunnels = pods.into_iter().map(|pod| pod.ztunnel().cloned());
-        Ok(Self {
-            ztunnels: ztunnels.collect::<Result<_, _>>()?,
-        })
+        Ok(Self { ztunnels: ztunnels.collect::<Result<_, _>>()? })
     }
 
     /// The ztunnel process restarts: in all pods every HBONE socket is closed at once; when this
@@ -40,10 +38,7 @@ impl Node {
     pub async fn stop_ztunnel(&self, ending: Ending) -> anyhow::Result<()> {
         // All listeners first: none may accept while another is being stopped.
         futures::future::join_all(self.ztunnels.iter().map(Ztunnel::refuse)).await;
-        let ends = self
-            .ztunnels
-            .iter()
-            .map(|ztunnel| ztunnel.connections().end_all(ending));
+        let ends = self.ztunnels.iter().map(|ztunnel| ztunnel.connections().end_all(ending));
         try_join_all(ends).await.map(drop)
     }
 

@@ -22,18 +22,14 @@ pub(super) struct Record {
 
 impl Record {
     fn answered(&self, status: StatusCode) {
-        self.shared
-            .tunnels
-            .update(self.place, |tunnel| tunnel.status = Some(status));
+        self.shared.tunnels.update(self.place, |tunnel| tunnel.status = Some(status));
     }
 }
 
 impl Drop for Record {
     fn drop(&mut self) {
         let at = Instant::now();
-        self.shared
-            .tunnels
-            .update(self.place, |tunnel| tunnel.closed = Some(at));
+        self.shared.tunnels.update(self.place, |tunnel| tunnel.closed = Some(at));
     }
 }
 
@@ -57,12 +53,7 @@ pub(super) async fn serve(
         (Some(status), _) => Err(status),
         (None, Err(_)) => Err(StatusCode::BAD_REQUEST),
         // Within the namespace the pod's own address is local, so this never leaves it.
-        (None, Ok(addr)) => record
-            .shared
-            .ns
-            .tcp_connect(addr)
-            .await
-            .map_err(|_| StatusCode::SERVICE_UNAVAILABLE),
+        (None, Ok(addr)) => record.shared.ns.tcp_connect(addr).await.map_err(|_| StatusCode::SERVICE_UNAVAILABLE),
     };
     let (status, application) = match application {
         Ok(socket) => (StatusCode::OK, Some(socket)),

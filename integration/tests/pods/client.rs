@@ -36,19 +36,11 @@ impl World {
     pub async fn new() -> World {
         let fabric = Fabric::new().await.expect("fabric");
         let authority = Authority::new().expect("authority");
-        let identity = authority
-            .issue(&spiffe_id("default", "waypoint"))
-            .expect("identity");
+        let identity = authority.issue(&spiffe_id("default", "waypoint")).expect("identity");
         let proxy = Netns::new("proxy").expect("namespace");
         let addrs = [ip("10.244.0.2"), ip("fd00:244::2")];
         let _link = fabric.attach(&proxy, &addrs).await.expect("attach");
-        World {
-            fabric,
-            authority,
-            proxy,
-            identity,
-            _link,
-        }
+        World { fabric, authority, proxy, identity, _link }
     }
 
     /// A pod that speaks HBONE.
@@ -58,24 +50,15 @@ impl World {
 
     /// A pod whose application is reached directly.
     pub async fn plain_pod(&self, name: &str, addr: &str) -> Pod {
-        self.start(PodSpec {
-            hbone: false,
-            ..PodSpec::new(name, ip(addr))
-        })
-        .await
+        self.start(PodSpec { hbone: false, ..PodSpec::new(name, ip(addr)) }).await
     }
 
     pub async fn start(&self, spec: PodSpec) -> Pod {
-        Pod::start(&self.fabric, &self.authority, spec)
-            .await
-            .expect("pod")
+        Pod::start(&self.fabric, &self.authority, spec).await.expect("pod")
     }
 
     pub async fn tcp(&self, addr: SocketAddr) -> TcpStream {
-        timeout(GENEROUS, self.proxy.tcp_connect(addr))
-            .await
-            .expect("an answer")
-            .expect("connect")
+        timeout(GENEROUS, self.proxy.tcp_connect(addr)).await.expect("an answer").expect("connect")
     }
 
     pub async fn outer(&self, addr: SocketAddr) -> Outer {
@@ -85,20 +68,11 @@ impl World {
     pub async fn try_outer(&self, addr: SocketAddr) -> io::Result<Outer> {
         let tcp = self.proxy.tcp_connect(addr).await?;
         let local = tcp.local_addr()?;
-        let config = self
-            .authority
-            .client_config(&self.identity)
-            .expect("client config");
+        let config = self.authority.client_config(&self.identity).expect("client config");
         let name = ServerName::from(addr.ip());
-        let tls = TlsConnector::from(Arc::clone(&config))
-            .connect(name, tcp)
-            .await?;
+        let tls = TlsConnector::from(Arc::clone(&config)).connect(name, tcp).await?;
         let (send, connection) = h2::client::handshake(tls).await.map_err(io::Error::other)?;
-        let mut outer = Outer {
-            send,
-            local,
-            connection: tokio::spawn(connection),
-        };
+        let mut outer = Outer { send, local, connection: tokio::spawn(connection) };
         // TLS 1.3: a refusal of the client's certificate arrives after the handshake.
         let ready = outer.send.clone().ready().await;
         outer.send = ready.map_err(io::Error::other)?;
@@ -109,11 +83,7 @@ impl World {
         let tcp = self.tcp(addr).await;
         let local = tcp.local_addr().expect("local address");
         let (send, connection) = h2::client::handshake(tcp).await.expect("handshake");
-        Outer {
-            send,
-            local,
-            connection: tokio::spawn(connection),
-        }
+        Outer { send, local, connection: tokio::spawn(connection) }
     }
 }
 
@@ -126,33 +96,17 @@ pub struct Outer {
 
 impl Outer {
     pub async fn connect(&mut self, to: SocketAddr) -> Result<Tunnel, h2::Error> {
-        let request = Request::builder()
-            .method(Method::CONNECT)
-            .uri(to.to_string())
-            .body(());
+        let request = Request::builder().method(Method::CONNECT).uri(to.to_string()).body(());
         let (response, to) = self.send.send_request(request.expect("CONNECT"), false)?;
         let response = response.await?;
         let status = response.status();
-        Ok(Tunnel {
-            status,
-            to,
-            from: response.into_body(),
-            rest: Vec::new(),
-        })
+        Ok(Tunnel { status, to, from: response.into_body(), rest: Vec::new() })
     }
 
     /// A whole request; the body is the answer's.
-    pub async fn request(
-        &mut self,
-        method: Method,
-        path: &str,
-        id: &str,
-    ) -> Result<(StatusCode, Vec<u8>), h2::Error> {
-        let request = Request::builder()
-            .method(method)
-            .uri(format!("http://app{path}"))
-            .header("x-request-id", id)
-            .body(());
+    pub async fn request(&mut self, method: Method, path: &str, id: &str) -> Result<(StatusCode, Vec<u8>), h2::Error> {
+        let request =
+            Request::builder().method(method).uri(format!("http://app{path}")).header("x-request-id", id).body(());
         let (response, _) = self.send.send_request(request.expect("request"), true)?;
         let response = response.await?;
         let status = response.status();
@@ -162,11 +116,7 @@ impl Outer {
     /// The error that ended the connection, or none if it ended well.
     pub async fn end(self) -> Option<h2::Error> {
         drop(self.send);
-        timeout(GENEROUS, self.connection)
-            .await
-            .expect("an end")
-            .expect("no panic")
-            .err()
+        timeout(GENEROUS, self.connection).await.expect("an end").expect("no panic").err()
     }
 
     pub async fn is_silent(&mut self) -> bool {
@@ -200,9 +150,7 @@ impl Tunnel {
     /// Reads until `wanted` was seen.
     pub async fn expect(&mut self, wanted: &str) -> Result<(), h2::Error> {
         while !String::from_utf8_lossy(&self.rest).contains(wanted) {
-            let chunk = timeout(GENEROUS, self.from.data())
-                .await
-                .expect("an answer");
+            let chunk = timeout(GENEROUS, self.from.data()).await.expect("an answer");
             let chunk = chunk.expect("the tunnel ended early")?;
             self.rest.extend_from_slice(&chunk);
         }
@@ -248,10 +196,7 @@ pub async fn read_all(stream: &mut TcpStream) -> Wire {
 
 /// A request on a connection, and what follows.
 pub async fn exchange(stream: &mut TcpStream, method: &str, path: &str, id: &str) -> Wire {
-    stream
-        .write_all(head(method, path, id).as_bytes())
-        .await
-        .expect("the kernel takes the bytes");
+    stream.write_all(head(method, path, id).as_bytes()).await.expect("the kernel takes the bytes");
     read_all(stream).await
 }
 

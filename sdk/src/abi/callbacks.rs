@@ -8,10 +8,8 @@ use std::ffi::{CStr, c_void};
 use std::sync::OnceLock;
 
 use super::types::{
-    Ptr, StatVisitor, envoy_dynamic_module_type_envoy_buffer as EB,
-    envoy_dynamic_module_type_envoy_http_header as EH,
-    envoy_dynamic_module_type_module_buffer as MB,
-    envoy_dynamic_module_type_module_http_header as MH,
+    Ptr, StatVisitor, envoy_dynamic_module_type_envoy_buffer as EB, envoy_dynamic_module_type_envoy_http_header as EH,
+    envoy_dynamic_module_type_module_buffer as MB, envoy_dynamic_module_type_module_http_header as MH,
 };
 
 static TABLE: OnceLock<Callbacks> = OnceLock::new();

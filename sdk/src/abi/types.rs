@@ -80,36 +80,21 @@ const _: () = {
 pub type envoy_dynamic_module_type_event_cb = Option<unsafe extern "C" fn(context: Ptr)>;
 
 /// Visitor of `iterate_counters` and `iterate_gauges`: 0 continues, 1 stops.
-pub type StatVisitor = unsafe extern "C" fn(
-    name: envoy_dynamic_module_type_envoy_buffer,
-    value: u64,
-    user: Ptr,
-) -> u32;
+pub type StatVisitor = unsafe extern "C" fn(name: envoy_dynamic_module_type_envoy_buffer, value: u64, user: Ptr) -> u32;
 
 impl envoy_dynamic_module_type_envoy_buffer {
     /// The empty buffer, used as an out parameter's initial value.
-    pub const EMPTY: Self = Self {
-        ptr: ptr::null(),
-        length: 0,
-    };
+    pub const EMPTY: Self = Self { ptr: ptr::null(), length: 0 };
 }
 
 impl envoy_dynamic_module_type_envoy_http_header {
     /// The empty header, used as an out parameter's initial value.
-    pub const EMPTY: Self = Self {
-        key_ptr: ptr::null(),
-        key_length: 0,
-        value_ptr: ptr::null(),
-        value_length: 0,
-    };
+    pub const EMPTY: Self = Self { key_ptr: ptr::null(), key_length: 0, value_ptr: ptr::null(), value_length: 0 };
 }
 
 impl From<&[u8]> for envoy_dynamic_module_type_module_buffer {
     fn from(bytes: &[u8]) -> Self {
-        Self {
-            ptr: bytes.as_ptr(),
-            length: bytes.len(),
-        }
+        Self { ptr: bytes.as_ptr(), length: bytes.len() }
     }
 }
 
@@ -121,12 +106,7 @@ impl From<&str> for envoy_dynamic_module_type_module_buffer {
 
 impl From<(&str, &[u8])> for envoy_dynamic_module_type_module_http_header {
     fn from((key, value): (&str, &[u8])) -> Self {
-        Self {
-            key_ptr: key.as_ptr(),
-            key_length: key.len(),
-            value_ptr: value.as_ptr(),
-            value_length: value.len(),
-        }
+        Self { key_ptr: key.as_ptr(), key_length: key.len(), value_ptr: value.as_ptr(), value_length: value.len() }
     }
 }
 

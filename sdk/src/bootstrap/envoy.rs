@@ -12,19 +12,14 @@ use crate::abi::{
 };
 use crate::buffer::{EnvoyBuffer, module_buffers, module_headers};
 use crate::metrics::{
-    ABSENT, EnvoyCounterId, EnvoyCounterVecId, EnvoyGaugeId, EnvoyGaugeVecId, EnvoyHistogramId,
-    EnvoyHistogramVecId, MetricResult, defined, metric_definitions, metric_updates, outcome,
+    ABSENT, EnvoyCounterId, EnvoyCounterVecId, EnvoyGaugeId, EnvoyGaugeVecId, EnvoyHistogramId, EnvoyHistogramVecId,
+    MetricResult, defined, metric_definitions, metric_updates, outcome,
 };
-use crate::scheduler::{
-    Detached, EnvoyBootstrapExtensionConfigScheduler, EnvoyBootstrapExtensionConfigSchedulerImpl,
-};
+use crate::scheduler::{Detached, EnvoyBootstrapExtensionConfigScheduler, EnvoyBootstrapExtensionConfigSchedulerImpl};
 use crate::slot::Handle;
 
 /// What the extension's configuration may ask of Envoy. Main thread, inside a hook.
-#[allow(
-    unused_variables,
-    reason = "the names document what an implementation receives"
-)]
+#[allow(unused_variables, reason = "the names document what an implementation receives")]
 pub trait EnvoyBootstrapExtensionConfig {
     metric_definitions!(trait plain);
     metric_definitions!(trait labelled);
@@ -81,10 +76,7 @@ pub trait EnvoyBootstrapExtensionConfig {
 }
 
 /// What the extension may ask of Envoy's stats. Main thread, inside a hook.
-#[allow(
-    unused_variables,
-    reason = "the names document what an implementation receives"
-)]
+#[allow(unused_variables, reason = "the names document what an implementation receives")]
 pub trait EnvoyBootstrapExtension {
     /// Value of a counter, by its full name; `None` while it was never touched.
     fn get_counter_value(&self, name: &str) -> Option<u64> {
@@ -208,43 +200,30 @@ impl<'a> EnvoyBootstrapExtensionImpl<'a> {
 impl EnvoyBootstrapExtension for EnvoyBootstrapExtensionImpl<'_> {
     fn get_counter_value(&self, name: &str) -> Option<u64> {
         let mut value = 0;
-        ask!(self, bootstrap_extension_get_counter_value(name.into(), &raw mut value) or false)
-            .then_some(value)
+        ask!(self, bootstrap_extension_get_counter_value(name.into(), &raw mut value) or false).then_some(value)
     }
     fn get_gauge_value(&self, name: &str) -> Option<u64> {
         let mut value = 0;
-        ask!(self, bootstrap_extension_get_gauge_value(name.into(), &raw mut value) or false)
-            .then_some(value)
+        ask!(self, bootstrap_extension_get_gauge_value(name.into(), &raw mut value) or false).then_some(value)
     }
     fn get_histogram_summary(&self, name: &str) -> Option<(u64, f64)> {
         let (mut count, mut sum) = (0, 0.0);
-        ask!(self, bootstrap_extension_get_histogram_summary(name.into(), &raw mut count, &raw mut sum) or false).then_some((count, sum))
+        ask!(self, bootstrap_extension_get_histogram_summary(name.into(), &raw mut count, &raw mut sum) or false)
+            .then_some((count, sum))
     }
     fn iterate_counters(&self, callback: &mut dyn FnMut(&str, u64) -> bool) {
-        visit(
-            callback,
-            |visitor, user| ask!(self, bootstrap_extension_iterate_counters(visitor, user) or ()),
-        );
+        visit(callback, |visitor, user| ask!(self, bootstrap_extension_iterate_counters(visitor, user) or ()));
     }
     fn iterate_gauges(&self, callback: &mut dyn FnMut(&str, u64) -> bool) {
-        visit(
-            callback,
-            |visitor, user| ask!(self, bootstrap_extension_iterate_gauges(visitor, user) or ()),
-        );
+        visit(callback, |visitor, user| ask!(self, bootstrap_extension_iterate_gauges(visitor, user) or ()));
     }
 }
 
 // === free functions ===
 
 /// Carries a closure over the ABI; a panic in it goes on where the module called.
-fn visit(
-    callback: &mut dyn FnMut(&str, u64) -> bool,
-    iterate: impl FnOnce(StatVisitor, *mut c_void),
-) {
-    let mut visit = Visit {
-        callback,
-        panic: None,
-    };
+fn visit(callback: &mut dyn FnMut(&str, u64) -> bool, iterate: impl FnOnce(StatVisitor, *mut c_void)) {
+    let mut visit = Visit { callback, panic: None };
     iterate(visitor, (&raw mut visit).cast());
     if let Some(payload) = visit.panic {
         resume_unwind(payload);

@@ -4,14 +4,11 @@ use std::ffi::c_void;
 use std::ptr;
 
 use super::completion::CompletionCallback;
-use super::envoy::{
-    EnvoyBootstrapExtensionConfig, EnvoyBootstrapExtensionConfigImpl, EnvoyBootstrapExtensionImpl,
-};
+use super::envoy::{EnvoyBootstrapExtensionConfig, EnvoyBootstrapExtensionConfigImpl, EnvoyBootstrapExtensionImpl};
 use super::timer::Timer;
 use super::{BootstrapExtension, BootstrapExtensionConfig, HttpCalloutResult};
 use crate::abi::{
-    ask, envoy_dynamic_module_type_envoy_buffer as EB,
-    envoy_dynamic_module_type_envoy_http_header as EH,
+    ask, envoy_dynamic_module_type_envoy_buffer as EB, envoy_dynamic_module_type_envoy_http_header as EH,
     envoy_dynamic_module_type_event_cb as EventCallback,
 };
 use crate::buffer::{self, EnvoyBuffer};
@@ -128,9 +125,7 @@ pub mod exported {
                 )
             };
             let envoy = &mut EnvoyBootstrapExtensionConfigImpl::new(config_envoy);
-            config.map_or((404, String::new()), |config| {
-                config.on_admin_request(envoy, &method, &path, body)
-            })
+            config.map_or((404, String::new()), |config| config.on_admin_request(envoy, &method, &path, body))
         });
         let (status, body) = answer.unwrap_or_else(|| (500, "the module panicked\n".to_owned()));
         let envoy = EnvoyBootstrapExtensionConfigImpl::new(config_envoy);
@@ -150,8 +145,7 @@ pub mod exported {
     ) -> *const c_void {
         guard("bootstrap_extension_config_new", || {
             // SAFETY: Envoy's buffers live as long as the hook.
-            let (name, config) =
-                unsafe { (EnvoyBuffer::from_raw(name), EnvoyBuffer::from_raw(config)) };
+            let (name, config) = unsafe { (EnvoyBuffer::from_raw(name), EnvoyBuffer::from_raw(config)) };
             let Some(make) = factories().bootstrap else {
                 crate::envoy_log_error!("this module has no bootstrap extension");
                 return None;
@@ -160,9 +154,7 @@ pub mod exported {
             make(&mut envoy, &name.to_str_lossy(), config.as_slice())
         })
         .flatten()
-        .map_or(ptr::null(), |config: Config| {
-            Box::into_raw(Box::new(config)).cast_const().cast()
-        })
+        .map_or(ptr::null(), |config: Config| Box::into_raw(Box::new(config)).cast_const().cast())
     }
 
     /// Frees the configuration object.
@@ -170,9 +162,7 @@ pub mod exported {
     /// # Safety
     /// Called by Envoy, once per object.
     #[unsafe(no_mangle)]
-    pub unsafe extern "C" fn envoy_dynamic_module_on_bootstrap_extension_config_destroy(
-        config_module: *const c_void,
-    ) {
+    pub unsafe extern "C" fn envoy_dynamic_module_on_bootstrap_extension_config_destroy(config_module: *const c_void) {
         if !config_module.is_null() {
             // SAFETY: made by `config_new`; Envoy gives it up.
             let config = unsafe { Box::from_raw(config_module.cast_mut().cast::<Config>()) };
@@ -201,9 +191,7 @@ pub mod exported {
     /// # Safety
     /// Called by Envoy, once per object.
     #[unsafe(no_mangle)]
-    pub unsafe extern "C" fn envoy_dynamic_module_on_bootstrap_extension_destroy(
-        extension_module: *const c_void,
-    ) {
+    pub unsafe extern "C" fn envoy_dynamic_module_on_bootstrap_extension_destroy(extension_module: *const c_void) {
         // SAFETY: Envoy's promise.
         unsafe { ExtensionSlot::destroy("bootstrap_extension_destroy", extension_module) };
     }
@@ -226,13 +214,7 @@ pub mod exported {
         };
         // SAFETY: Envoy's promise.
         unsafe {
-            ExtensionSlot::run(
-                "bootstrap_extension_shutdown",
-                extension_module,
-                extension_envoy,
-                (),
-                shutdown,
-            );
+            ExtensionSlot::run("bootstrap_extension_shutdown", extension_module, extension_envoy, (), shutdown);
         }
     }
 }

@@ -24,32 +24,19 @@ pub const FILE_WATCHER_EVENT_MOVED_TO: u32 = 1;
 pub const FILE_WATCHER_EVENT_MODIFIED: u32 = 2;
 
 /// Makes the configuration object; main thread; `None` rejects the configuration (log why first).
-pub type NewBootstrapExtensionConfigFunction = fn(
-    &mut dyn EnvoyBootstrapExtensionConfig,
-    &str,
-    &[u8],
-) -> Option<Box<dyn BootstrapExtensionConfig>>;
+pub type NewBootstrapExtensionConfigFunction =
+    fn(&mut dyn EnvoyBootstrapExtensionConfig, &str, &[u8]) -> Option<Box<dyn BootstrapExtensionConfig>>;
 
 /// The extension's configuration: makes the extension, and receives timers, call-outs, admin
 /// requests and life-cycle events. All hooks run on the main thread.
-#[allow(
-    unused_variables,
-    reason = "the names document what an implementation receives"
-)]
+#[allow(unused_variables, reason = "the names document what an implementation receives")]
 pub trait BootstrapExtensionConfig: Send + Sync {
     /// Makes the extension.
-    fn new_bootstrap_extension(
-        &self,
-        envoy_extension: &mut dyn EnvoyBootstrapExtension,
-    ) -> Box<dyn BootstrapExtension>;
+    fn new_bootstrap_extension(&self, envoy_extension: &mut dyn EnvoyBootstrapExtension)
+    -> Box<dyn BootstrapExtension>;
 
     /// A commit of the configuration's scheduler arrived.
-    fn on_scheduled(
-        &self,
-        envoy_extension_config: &mut dyn EnvoyBootstrapExtensionConfig,
-        event_id: u64,
-    ) {
-    }
+    fn on_scheduled(&self, envoy_extension_config: &mut dyn EnvoyBootstrapExtensionConfig, event_id: u64) {}
     /// A call-out ended; headers and body are `None` unless it succeeded. May run inside
     /// `send_http_callout`, if the request fails at once.
     fn on_http_callout_done(
@@ -69,12 +56,7 @@ pub trait BootstrapExtensionConfig: Send + Sync {
     ) {
     }
     /// A watched file changed; `events` is a mask of `FILE_WATCHER_EVENT_*`.
-    fn on_file_changed(
-        &self,
-        envoy_extension_config: &mut dyn EnvoyBootstrapExtensionConfig,
-        path: &str,
-        events: u32,
-    ) {
+    fn on_file_changed(&self, envoy_extension_config: &mut dyn EnvoyBootstrapExtensionConfig, path: &str, events: u32) {
     }
     /// A request to the admin handler; answers with HTTP status and body.
     fn on_admin_request(
@@ -94,12 +76,7 @@ pub trait BootstrapExtensionConfig: Send + Sync {
     ) {
     }
     /// A cluster was removed.
-    fn on_cluster_removal(
-        &self,
-        envoy_extension_config: &mut dyn EnvoyBootstrapExtensionConfig,
-        cluster_name: &str,
-    ) {
-    }
+    fn on_cluster_removal(&self, envoy_extension_config: &mut dyn EnvoyBootstrapExtensionConfig, cluster_name: &str) {}
     /// A listener was added or changed.
     fn on_listener_add_or_update(
         &self,
@@ -108,19 +85,12 @@ pub trait BootstrapExtensionConfig: Send + Sync {
     ) {
     }
     /// A listener was removed.
-    fn on_listener_removal(
-        &self,
-        envoy_extension_config: &mut dyn EnvoyBootstrapExtensionConfig,
-        listener_name: &str,
-    ) {
+    fn on_listener_removal(&self, envoy_extension_config: &mut dyn EnvoyBootstrapExtensionConfig, listener_name: &str) {
     }
 }
 
 /// The extension: the server's life.
-#[allow(
-    unused_variables,
-    reason = "the names document what an implementation receives"
-)]
+#[allow(unused_variables, reason = "the names document what an implementation receives")]
 pub trait BootstrapExtension: Send + Sync {
     /// The server is ready to serve its configuration; not in `--mode validate`.
     fn on_server_initialized(&mut self, envoy_extension: &mut dyn EnvoyBootstrapExtension) {}
@@ -130,11 +100,7 @@ pub trait BootstrapExtension: Send + Sync {
     /// Draining began.
     fn on_drain_started(&mut self, envoy_extension: &mut dyn EnvoyBootstrapExtension) {}
     /// The server ends, once `completion` is done; dropping it does that too.
-    fn on_shutdown(
-        &mut self,
-        envoy_extension: &mut dyn EnvoyBootstrapExtension,
-        completion: CompletionCallback,
-    ) {
+    fn on_shutdown(&mut self, envoy_extension: &mut dyn EnvoyBootstrapExtension, completion: CompletionCallback) {
         completion.done();
     }
 }

@@ -6,12 +6,10 @@ use std::ptr;
 use crate::abi::{ask, envoy_dynamic_module_type_metrics_result as MetricsResult};
 use crate::buffer::module_buffers;
 use crate::metrics::{
-    ABSENT, EnvoyCounterId, EnvoyCounterVecId, EnvoyGaugeId, EnvoyGaugeVecId, EnvoyHistogramId,
-    EnvoyHistogramVecId, MetricResult, defined, metric_definitions, metric_updates, outcome,
+    ABSENT, EnvoyCounterId, EnvoyCounterVecId, EnvoyGaugeId, EnvoyGaugeVecId, EnvoyHistogramId, EnvoyHistogramVecId,
+    MetricResult, defined, metric_definitions, metric_updates, outcome,
 };
-use crate::scheduler::{
-    Detached, EnvoyHttpFilterConfigScheduler, EnvoyHttpFilterConfigSchedulerImpl,
-};
+use crate::scheduler::{Detached, EnvoyHttpFilterConfigScheduler, EnvoyHttpFilterConfigSchedulerImpl};
 
 /// What a configuration may ask of Envoy while it loads. Main thread.
 ///

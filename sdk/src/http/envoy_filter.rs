@@ -14,8 +14,8 @@ use crate::abi::{
 };
 use crate::buffer::{EnvoyBuffer, EnvoyMutBuffer};
 use crate::metrics::{
-    EnvoyCounterId, EnvoyCounterVecId, EnvoyGaugeId, EnvoyGaugeVecId, EnvoyHistogramId,
-    EnvoyHistogramVecId, MetricResult, metric_updates,
+    EnvoyCounterId, EnvoyCounterVecId, EnvoyGaugeId, EnvoyGaugeVecId, EnvoyHistogramId, EnvoyHistogramVecId,
+    MetricResult, metric_updates,
 };
 use crate::scheduler::{Detached, EnvoyHttpFilterScheduler};
 
@@ -37,10 +37,7 @@ pub type Headers<'a> = Vec<(EnvoyBuffer<'a>, EnvoyBuffer<'a>)>;
 ///
 /// Every method has a default, the answer of a stream that knows nothing; a test's fake implements
 /// the few it needs. Getters borrow: what they return ends with the next setter.
-#[allow(
-    unused_variables,
-    reason = "the names document what an implementation receives"
-)]
+#[allow(unused_variables, reason = "the names document what an implementation receives")]
 pub trait EnvoyHttpFilter {
     // --- headers ---
 
@@ -157,14 +154,7 @@ pub trait EnvoyHttpFilter {
     // --- stream control ---
 
     /// Answers the request here. Runs the `on_local_reply` of the other filters before it returns.
-    fn send_response(
-        &mut self,
-        status: u32,
-        headers: &[(&str, &[u8])],
-        body: Option<&[u8]>,
-        details: Option<&str>,
-    ) {
-    }
+    fn send_response(&mut self, status: u32, headers: &[(&str, &[u8])], body: Option<&[u8]>, details: Option<&str>) {}
     /// Goes on with a request that a hook had stopped.
     fn continue_decoding(&mut self) {}
     /// Goes on with a response that a hook had stopped.
@@ -225,30 +215,15 @@ pub trait EnvoyHttpFilter {
     // --- metadata, filter state, socket options ---
 
     /// A text in the metadata of `source`.
-    fn get_metadata_string(
-        &self,
-        source: MetadataSource,
-        namespace: &str,
-        key: &str,
-    ) -> Option<EnvoyBuffer<'_>> {
+    fn get_metadata_string(&self, source: MetadataSource, namespace: &str, key: &str) -> Option<EnvoyBuffer<'_>> {
         None
     }
     /// A number in the metadata of `source`.
-    fn get_metadata_number(
-        &self,
-        source: MetadataSource,
-        namespace: &str,
-        key: &str,
-    ) -> Option<f64> {
+    fn get_metadata_number(&self, source: MetadataSource, namespace: &str, key: &str) -> Option<f64> {
         None
     }
     /// A yes-or-no in the metadata of `source`.
-    fn get_metadata_bool(
-        &self,
-        source: MetadataSource,
-        namespace: &str,
-        key: &str,
-    ) -> Option<bool> {
+    fn get_metadata_bool(&self, source: MetadataSource, namespace: &str, key: &str) -> Option<bool> {
         None
     }
     /// Sets a text in the dynamic metadata.

@@ -7,10 +7,8 @@ use std::sync::Arc;
 use super::HttpPerRouteConfig;
 use super::envoy_filter::{ClusterHostCount, EnvoyHttpFilter, Headers};
 use crate::abi::{
-    ask, envoy_dynamic_module_type_attribute_id as AttributeId,
-    envoy_dynamic_module_type_envoy_buffer as RawBuffer,
-    envoy_dynamic_module_type_envoy_http_header as RawHeader,
-    envoy_dynamic_module_type_http_body_type as BodyType,
+    ask, envoy_dynamic_module_type_attribute_id as AttributeId, envoy_dynamic_module_type_envoy_buffer as RawBuffer,
+    envoy_dynamic_module_type_envoy_http_header as RawHeader, envoy_dynamic_module_type_http_body_type as BodyType,
     envoy_dynamic_module_type_http_callout_init_result as CalloutInitResult,
     envoy_dynamic_module_type_http_filter_stream_reset_reason as StreamResetReason,
     envoy_dynamic_module_type_http_header_type as HeaderType,
@@ -20,8 +18,8 @@ use crate::abi::{
 };
 use crate::buffer::{self, EnvoyBuffer, EnvoyMutBuffer, module_buffers, module_headers};
 use crate::metrics::{
-    ABSENT, EnvoyCounterId, EnvoyCounterVecId, EnvoyGaugeId, EnvoyGaugeVecId, EnvoyHistogramId,
-    EnvoyHistogramVecId, MetricResult, metric_updates, outcome,
+    ABSENT, EnvoyCounterId, EnvoyCounterVecId, EnvoyGaugeId, EnvoyGaugeVecId, EnvoyHistogramId, EnvoyHistogramVecId,
+    MetricResult, metric_updates, outcome,
 };
 use crate::scheduler::{EnvoyHttpFilterScheduler, EnvoyHttpFilterSchedulerImpl};
 use crate::slot::Handle;
@@ -51,13 +49,7 @@ impl EnvoyHttpFilterImpl {
         get(&mut raw).then(|| unsafe { EnvoyBuffer::from_raw(raw) })
     }
 
-    fn header(
-        &self,
-        kind: HeaderType,
-        key: &str,
-        index: usize,
-        count: *mut usize,
-    ) -> Option<EnvoyBuffer<'_>> {
+    fn header(&self, kind: HeaderType, key: &str, index: usize, count: *mut usize) -> Option<EnvoyBuffer<'_>> {
         self.buffer(|raw| ask!(self, http_get_header(kind.as_raw(), key.into(), raw, index, count) or false))
     }
 
@@ -99,11 +91,7 @@ impl EnvoyHttpFilterImpl {
             return None;
         }
         // SAFETY: as in `buffer`; the chunks are distinct and `&mut self` keeps everyone else out.
-        Some(
-            raw.into_iter()
-                .map(|chunk| unsafe { buffer::mut_chunk(chunk) })
-                .collect(),
-        )
+        Some(raw.into_iter().map(|chunk| unsafe { buffer::mut_chunk(chunk) }).collect())
     }
 }
 
@@ -191,13 +179,7 @@ impl EnvoyHttpFilter for EnvoyHttpFilterImpl {
         ask!(self, http_set_buffer_limit(limit) or ());
     }
 
-    fn send_response(
-        &mut self,
-        status: u32,
-        headers: &[(&str, &[u8])],
-        body: Option<&[u8]>,
-        details: Option<&str>,
-    ) {
+    fn send_response(&mut self, status: u32, headers: &[(&str, &[u8])], body: Option<&[u8]>, details: Option<&str>) {
         let headers = module_headers(headers);
         let body = body.unwrap_or_default();
         let details = details.unwrap_or_default();
@@ -220,9 +202,7 @@ impl EnvoyHttpFilter for EnvoyHttpFilterImpl {
     }
     fn recreate_stream(&mut self, headers: Option<&[(&str, &[u8])]>) -> bool {
         let headers = headers.map(module_headers);
-        let (start, count) = headers
-            .as_ref()
-            .map_or((ptr::null(), 0), |h| (h.as_ptr(), h.len()));
+        let (start, count) = headers.as_ref().map_or((ptr::null(), 0), |h| (h.as_ptr(), h.len()));
         ask!(self, http_filter_recreate_stream(start, count) or false)
     }
     fn set_upstream_override_host(&mut self, host: &str, strict: bool) -> bool {
@@ -242,9 +222,7 @@ impl EnvoyHttpFilter for EnvoyHttpFilterImpl {
         ask!(self, http_add_custom_flag(flag.into()) or ());
     }
     fn get_attribute_string(&self, attribute_id: AttributeId) -> Option<EnvoyBuffer<'_>> {
-        self.buffer(
-            |raw| ask!(self, http_filter_get_attribute_string(attribute_id.as_raw(), raw) or false),
-        )
+        self.buffer(|raw| ask!(self, http_filter_get_attribute_string(attribute_id.as_raw(), raw) or false))
     }
     fn get_attribute_int(&self, attribute_id: AttributeId) -> Option<i64> {
         let mut value = 0_u64;
@@ -253,51 +231,34 @@ impl EnvoyHttpFilter for EnvoyHttpFilterImpl {
     }
     fn get_attribute_bool(&self, attribute_id: AttributeId) -> Option<bool> {
         let mut value = false;
-        ask!(self, http_filter_get_attribute_bool(attribute_id.as_raw(), &raw mut value) or false)
-            .then_some(value)
+        ask!(self, http_filter_get_attribute_bool(attribute_id.as_raw(), &raw mut value) or false).then_some(value)
     }
     fn get_cluster_name(&self) -> Option<EnvoyBuffer<'_>> {
         self.buffer(|raw| ask!(self, http_get_cluster_name(raw) or false))
     }
     fn get_cluster_host_count(&self, priority: u32) -> Option<ClusterHostCount> {
         let mut count = ClusterHostCount::default();
-        let ClusterHostCount {
-            total,
-            healthy,
-            degraded,
-        } = &mut count;
-        ask!(self, http_get_cluster_host_count(priority, total, healthy, degraded) or false)
-            .then_some(count)
+        let ClusterHostCount { total, healthy, degraded } = &mut count;
+        ask!(self, http_get_cluster_host_count(priority, total, healthy, degraded) or false).then_some(count)
     }
     fn get_upstream_connection_id(&self) -> Option<u64> {
         Some(ask!(self, http_get_upstream_connection_id() or 0)).filter(|id| *id != 0)
     }
 
-    fn get_metadata_string(
-        &self,
-        source: MetadataSource,
-        namespace: &str,
-        key: &str,
-    ) -> Option<EnvoyBuffer<'_>> {
-        self.buffer(|raw| ask!(self, http_get_metadata_string(source.as_raw(), namespace.into(), key.into(), raw) or false))
+    fn get_metadata_string(&self, source: MetadataSource, namespace: &str, key: &str) -> Option<EnvoyBuffer<'_>> {
+        self.buffer(
+            |raw| ask!(self, http_get_metadata_string(source.as_raw(), namespace.into(), key.into(), raw) or false),
+        )
     }
-    fn get_metadata_number(
-        &self,
-        source: MetadataSource,
-        namespace: &str,
-        key: &str,
-    ) -> Option<f64> {
+    fn get_metadata_number(&self, source: MetadataSource, namespace: &str, key: &str) -> Option<f64> {
         let mut value = 0.0;
-        ask!(self, http_get_metadata_number(source.as_raw(), namespace.into(), key.into(), &raw mut value) or false).then_some(value)
+        ask!(self, http_get_metadata_number(source.as_raw(), namespace.into(), key.into(), &raw mut value) or false)
+            .then_some(value)
     }
-    fn get_metadata_bool(
-        &self,
-        source: MetadataSource,
-        namespace: &str,
-        key: &str,
-    ) -> Option<bool> {
+    fn get_metadata_bool(&self, source: MetadataSource, namespace: &str, key: &str) -> Option<bool> {
         let mut value = false;
-        ask!(self, http_get_metadata_bool(source.as_raw(), namespace.into(), key.into(), &raw mut value) or false).then_some(value)
+        ask!(self, http_get_metadata_bool(source.as_raw(), namespace.into(), key.into(), &raw mut value) or false)
+            .then_some(value)
     }
     fn set_dynamic_metadata_string(&mut self, namespace: &str, key: &str, value: &str) {
         ask!(self, http_set_dynamic_metadata_string(namespace.into(), key.into(), value.into()) or ());
@@ -339,7 +300,8 @@ impl EnvoyHttpFilter for EnvoyHttpFilterImpl {
         direction: SocketDirection,
     ) -> Option<i64> {
         let mut value = 0;
-        ask!(self, http_get_socket_option_int(level, name, state.as_raw(), direction.as_raw(), &raw mut value) or false).then_some(value)
+        ask!(self, http_get_socket_option_int(level, name, state.as_raw(), direction.as_raw(), &raw mut value) or false)
+            .then_some(value)
     }
 
     metric_updates!(impl labelled

@@ -6,14 +6,11 @@ use std::ptr;
 use std::sync::Arc;
 
 use super::{
-    EnvoyHttpFilterConfigImpl, EnvoyHttpFilterImpl, HttpCalloutResult, HttpFilter,
-    HttpFilterConfig, HttpPerRouteConfig, LocalReplyStatus, RequestBodyStatus,
-    RequestHeadersStatus, RequestTrailersStatus, ResponseBodyStatus, ResponseHeadersStatus,
-    ResponseTrailersStatus,
+    EnvoyHttpFilterConfigImpl, EnvoyHttpFilterImpl, HttpCalloutResult, HttpFilter, HttpFilterConfig,
+    HttpPerRouteConfig, LocalReplyStatus, RequestBodyStatus, RequestHeadersStatus, RequestTrailersStatus,
+    ResponseBodyStatus, ResponseHeadersStatus, ResponseTrailersStatus,
 };
-use crate::abi::{
-    envoy_dynamic_module_type_envoy_buffer as EB, envoy_dynamic_module_type_envoy_http_header as EH,
-};
+use crate::abi::{envoy_dynamic_module_type_envoy_buffer as EB, envoy_dynamic_module_type_envoy_http_header as EH};
 use crate::buffer::{self, EnvoyBuffer};
 use crate::guard::{drop_guarded, guard};
 use crate::init::factories;
@@ -146,8 +143,7 @@ pub mod exported {
     ) -> *const c_void {
         guard("http_filter_config_new", || {
             // SAFETY: Envoy's buffers live as long as the hook.
-            let (name, config) =
-                unsafe { (EnvoyBuffer::from_raw(name), EnvoyBuffer::from_raw(config)) };
+            let (name, config) = unsafe { (EnvoyBuffer::from_raw(name), EnvoyBuffer::from_raw(config)) };
             let Some(make) = factories().http else {
                 crate::envoy_log_error!("this module has no HTTP filter");
                 return None;
@@ -156,9 +152,7 @@ pub mod exported {
             make(&mut envoy, &name.to_str_lossy(), config.as_slice())
         })
         .flatten()
-        .map_or(ptr::null(), |config: Config| {
-            Box::into_raw(Box::new(config)).cast_const().cast()
-        })
+        .map_or(ptr::null(), |config: Config| Box::into_raw(Box::new(config)).cast_const().cast())
     }
 
     /// Frees a configuration object, on any thread.
@@ -166,9 +160,7 @@ pub mod exported {
     /// # Safety
     /// Called by Envoy, once per object.
     #[unsafe(no_mangle)]
-    pub unsafe extern "C" fn envoy_dynamic_module_on_http_filter_config_destroy(
-        config_module: *const c_void,
-    ) {
+    pub unsafe extern "C" fn envoy_dynamic_module_on_http_filter_config_destroy(config_module: *const c_void) {
         if !config_module.is_null() {
             // SAFETY: made by `config_new`; Envoy gives it up.
             let config = unsafe { Box::from_raw(config_module.cast_mut().cast::<Config>()) };
@@ -199,9 +191,7 @@ pub mod exported {
     /// # Safety
     /// Called by Envoy, once per filter.
     #[unsafe(no_mangle)]
-    pub unsafe extern "C" fn envoy_dynamic_module_on_http_filter_destroy(
-        filter_module: *const c_void,
-    ) {
+    pub unsafe extern "C" fn envoy_dynamic_module_on_http_filter_destroy(filter_module: *const c_void) {
         // SAFETY: Envoy's promise.
         unsafe { FilterSlot::destroy("http_filter_destroy", filter_module) };
     }
@@ -217,8 +207,7 @@ pub mod exported {
     ) -> *const c_void {
         guard("http_filter_per_route_config_new", || {
             // SAFETY: Envoy's buffers live as long as the hook.
-            let (name, config) =
-                unsafe { (EnvoyBuffer::from_raw(name), EnvoyBuffer::from_raw(config)) };
+            let (name, config) = unsafe { (EnvoyBuffer::from_raw(name), EnvoyBuffer::from_raw(config)) };
             let Some(make) = factories().http_per_route else {
                 crate::envoy_log_error!("this module has no per-route configuration");
                 return None;
@@ -227,9 +216,7 @@ pub mod exported {
         })
         .flatten()
         .map_or(ptr::null(), |config| {
-            Box::into_raw(Box::new(Arc::<HttpPerRouteConfig>::from(config)))
-                .cast_const()
-                .cast()
+            Box::into_raw(Box::new(Arc::<HttpPerRouteConfig>::from(config))).cast_const().cast()
         })
     }
 
@@ -243,9 +230,7 @@ pub mod exported {
     ) {
         if !config_module.is_null() {
             // SAFETY: made by `per_route_config_new`; Envoy gives it up.
-            let config = unsafe {
-                Box::from_raw(config_module.cast_mut().cast::<Arc<HttpPerRouteConfig>>())
-            };
+            let config = unsafe { Box::from_raw(config_module.cast_mut().cast::<Arc<HttpPerRouteConfig>>()) };
             drop_guarded("http_filter_per_route_config_destroy", config);
         }
     }

@@ -35,8 +35,7 @@ use crate::abi::{
 pub type HttpPerRouteConfig = dyn Any + Send + Sync;
 
 /// Makes the configuration object; main thread; `None` rejects the configuration (log why first).
-pub type NewHttpFilterConfigFunction<EC, EHF> =
-    fn(&mut EC, &str, &[u8]) -> Option<Box<dyn HttpFilterConfig<EHF>>>;
+pub type NewHttpFilterConfigFunction<EC, EHF> = fn(&mut EC, &str, &[u8]) -> Option<Box<dyn HttpFilterConfig<EHF>>>;
 
 /// Makes a route's configuration object; main thread; `None` rejects the configuration.
 pub type NewHttpFilterPerRouteConfigFunction = fn(&str, &[u8]) -> Option<Box<HttpPerRouteConfig>>;
@@ -51,25 +50,14 @@ pub trait HttpFilterConfig<EHF: EnvoyHttpFilter>: Send + Sync {
 }
 
 /// One stream's filter. All hooks run on the stream's worker; each default is "continue".
-#[allow(
-    unused_variables,
-    reason = "the names document what an implementation receives"
-)]
+#[allow(unused_variables, reason = "the names document what an implementation receives")]
 pub trait HttpFilter<EHF: EnvoyHttpFilter> {
     /// Request headers are there.
-    fn on_request_headers(
-        &mut self,
-        envoy_filter: &mut EHF,
-        end_of_stream: bool,
-    ) -> RequestHeadersStatus {
+    fn on_request_headers(&mut self, envoy_filter: &mut EHF, end_of_stream: bool) -> RequestHeadersStatus {
         RequestHeadersStatus::Continue
     }
     /// A piece of the request's body is there.
-    fn on_request_body(
-        &mut self,
-        envoy_filter: &mut EHF,
-        end_of_stream: bool,
-    ) -> RequestBodyStatus {
+    fn on_request_body(&mut self, envoy_filter: &mut EHF, end_of_stream: bool) -> RequestBodyStatus {
         RequestBodyStatus::Continue
     }
     /// Request trailers are there.
@@ -77,19 +65,11 @@ pub trait HttpFilter<EHF: EnvoyHttpFilter> {
         RequestTrailersStatus::Continue
     }
     /// Response headers are there, an upstream's or a local reply's.
-    fn on_response_headers(
-        &mut self,
-        envoy_filter: &mut EHF,
-        end_of_stream: bool,
-    ) -> ResponseHeadersStatus {
+    fn on_response_headers(&mut self, envoy_filter: &mut EHF, end_of_stream: bool) -> ResponseHeadersStatus {
         ResponseHeadersStatus::Continue
     }
     /// A piece of the response's body is there.
-    fn on_response_body(
-        &mut self,
-        envoy_filter: &mut EHF,
-        end_of_stream: bool,
-    ) -> ResponseBodyStatus {
+    fn on_response_body(&mut self, envoy_filter: &mut EHF, end_of_stream: bool) -> ResponseBodyStatus {
         ResponseBodyStatus::Continue
     }
     /// Response trailers are there.

@@ -4,12 +4,10 @@ use std::ffi::c_void;
 
 use crate::abi::{ask, envoy_dynamic_module_type_metrics_result as MetricsResult};
 use crate::metrics::{
-    ABSENT, EnvoyCounterId, EnvoyGaugeId, EnvoyHistogramId, MetricResult, defined,
-    metric_definitions, metric_updates, outcome,
+    ABSENT, EnvoyCounterId, EnvoyGaugeId, EnvoyHistogramId, MetricResult, defined, metric_definitions, metric_updates,
+    outcome,
 };
-use crate::scheduler::{
-    Detached, EnvoyNetworkFilterConfigScheduler, EnvoyNetworkFilterConfigSchedulerImpl,
-};
+use crate::scheduler::{Detached, EnvoyNetworkFilterConfigScheduler, EnvoyNetworkFilterConfigSchedulerImpl};
 
 /// What a configuration may ask of Envoy while it loads. Main thread.
 ///

@@ -11,19 +11,14 @@ use crate::abi::{
     envoy_dynamic_module_type_socket_option_state as SocketOptionState,
 };
 use crate::buffer::EnvoyBuffer;
-use crate::metrics::{
-    EnvoyCounterId, EnvoyGaugeId, EnvoyHistogramId, MetricResult, metric_updates,
-};
+use crate::metrics::{EnvoyCounterId, EnvoyGaugeId, EnvoyHistogramId, MetricResult, metric_updates};
 use crate::scheduler::{Detached, EnvoyNetworkFilterScheduler};
 
 /// What a filter may ask of its connection, on the connection's worker, inside a hook.
 ///
 /// Every method has a default, the answer of a connection that knows nothing; a test's fake
 /// implements the few it needs. Getters borrow: what they return ends with the next setter.
-#[allow(
-    unused_variables,
-    reason = "the names document what an implementation receives"
-)]
+#[allow(unused_variables, reason = "the names document what an implementation receives")]
 pub trait EnvoyNetworkFilter {
     /// Chunks of the read buffer, and their total length in bytes.
     fn get_read_buffer_chunks(&mut self) -> (Vec<EnvoyBuffer<'_>>, usize) {
@@ -92,11 +87,7 @@ pub trait EnvoyNetworkFilter {
     /// Changes that limit.
     fn set_buffer_limits(&mut self, limit: u32) {}
     /// Hosts of a cluster.
-    fn get_cluster_host_count(
-        &self,
-        cluster_name: &str,
-        priority: u32,
-    ) -> Option<ClusterHostCount> {
+    fn get_cluster_host_count(&self, cluster_name: &str, priority: u32) -> Option<ClusterHostCount> {
         None
     }
     /// A text attribute. Envoy 1.39 and later.
@@ -142,39 +133,15 @@ pub trait EnvoyNetworkFilter {
         None
     }
     /// Adds a socket option for the upstream connection of this connection's tunnel.
-    fn set_socket_option_int(
-        &mut self,
-        level: i64,
-        name: i64,
-        state: SocketOptionState,
-        value: i64,
-    ) {
-    }
+    fn set_socket_option_int(&mut self, level: i64, name: i64, state: SocketOptionState, value: i64) {}
     /// As above, with raw bytes.
-    fn set_socket_option_bytes(
-        &mut self,
-        level: i64,
-        name: i64,
-        state: SocketOptionState,
-        value: &[u8],
-    ) {
-    }
+    fn set_socket_option_bytes(&mut self, level: i64, name: i64, state: SocketOptionState, value: &[u8]) {}
     /// Reads back an option that was set here; this is no `getsockopt`.
-    fn get_socket_option_int(
-        &self,
-        level: i64,
-        name: i64,
-        state: SocketOptionState,
-    ) -> Option<i64> {
+    fn get_socket_option_int(&self, level: i64, name: i64, state: SocketOptionState) -> Option<i64> {
         None
     }
     /// As above, with raw bytes.
-    fn get_socket_option_bytes(
-        &self,
-        level: i64,
-        name: i64,
-        state: SocketOptionState,
-    ) -> Option<Vec<u8>> {
+    fn get_socket_option_bytes(&self, level: i64, name: i64, state: SocketOptionState) -> Option<Vec<u8>> {
         None
     }
 

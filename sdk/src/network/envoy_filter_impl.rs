@@ -5,8 +5,7 @@ use std::ffi::c_void;
 use super::EnvoyNetworkFilter;
 use crate::ClusterHostCount;
 use crate::abi::{
-    ask, envoy_dynamic_module_type_attribute_id as AttributeId,
-    envoy_dynamic_module_type_envoy_buffer as RawBuffer,
+    ask, envoy_dynamic_module_type_attribute_id as AttributeId, envoy_dynamic_module_type_envoy_buffer as RawBuffer,
     envoy_dynamic_module_type_http_callout_init_result as CalloutInitResult,
     envoy_dynamic_module_type_network_connection_close_type as CloseType,
     envoy_dynamic_module_type_network_connection_state as ConnectionState,
@@ -14,9 +13,7 @@ use crate::abi::{
     envoy_dynamic_module_type_socket_option_state as SocketOptionState,
 };
 use crate::buffer::{self, EnvoyBuffer, module_headers};
-use crate::metrics::{
-    ABSENT, EnvoyCounterId, EnvoyGaugeId, EnvoyHistogramId, MetricResult, metric_updates, outcome,
-};
+use crate::metrics::{ABSENT, EnvoyCounterId, EnvoyGaugeId, EnvoyHistogramId, MetricResult, metric_updates, outcome};
 use crate::scheduler::{EnvoyNetworkFilterScheduler, EnvoyNetworkFilterSchedulerImpl};
 use crate::slot::Handle;
 
@@ -45,13 +42,9 @@ impl EnvoyNetworkFilterImpl {
         get(&mut raw).then(|| unsafe { EnvoyBuffer::from_raw(raw) })
     }
 
-    fn address(
-        &self,
-        get: impl FnOnce(&mut RawBuffer, &mut u32) -> bool,
-    ) -> Option<(EnvoyBuffer<'_>, u32)> {
+    fn address(&self, get: impl FnOnce(&mut RawBuffer, &mut u32) -> bool) -> Option<(EnvoyBuffer<'_>, u32)> {
         let mut port = 0;
-        self.buffer(|raw| get(raw, &mut port))
-            .map(|address| (address, port))
+        self.buffer(|raw| get(raw, &mut port)).map(|address| (address, port))
     }
 
     fn chunks(
@@ -77,20 +70,12 @@ impl EnvoyNetworkFilter for EnvoyNetworkFilterImpl {
     fn get_read_buffer_chunks(&mut self) -> (Vec<EnvoyBuffer<'_>>, usize) {
         let size = ask!(self, network_filter_get_read_buffer_chunks_size() or 0);
         let total = ask!(self, network_filter_get_read_buffer_size() or 0);
-        self.chunks(
-            size,
-            total,
-            |raw| ask!(self, network_filter_get_read_buffer_chunks(raw) or false),
-        )
+        self.chunks(size, total, |raw| ask!(self, network_filter_get_read_buffer_chunks(raw) or false))
     }
     fn get_write_buffer_chunks(&mut self) -> (Vec<EnvoyBuffer<'_>>, usize) {
         let size = ask!(self, network_filter_get_write_buffer_chunks_size() or 0);
         let total = ask!(self, network_filter_get_write_buffer_size() or 0);
-        self.chunks(
-            size,
-            total,
-            |raw| ask!(self, network_filter_get_write_buffer_chunks(raw) or false),
-        )
+        self.chunks(size, total, |raw| ask!(self, network_filter_get_write_buffer_chunks(raw) or false))
     }
     fn continue_reading(&mut self) {
         ask!(self, network_filter_continue_reading() or ());
@@ -118,15 +103,10 @@ impl EnvoyNetworkFilter for EnvoyNetworkFilterImpl {
             .unwrap_or_default()
     }
     fn get_direct_remote_address(&self) -> Option<(EnvoyBuffer<'_>, u32)> {
-        self.address(
-            |raw, port| ask!(self, network_filter_get_direct_remote_address(raw, port) or false),
-        )
+        self.address(|raw, port| ask!(self, network_filter_get_direct_remote_address(raw, port) or false))
     }
     fn get_upstream_host_address(&self) -> Option<(String, u32)> {
-        self.address(
-            |raw, port| ask!(self, network_filter_get_upstream_host_address(raw, port) or false),
-        )
-        .map(owned)
+        self.address(|raw, port| ask!(self, network_filter_get_upstream_host_address(raw, port) or false)).map(owned)
     }
     fn get_upstream_host_hostname(&self) -> Option<String> {
         self.buffer(|raw| ask!(self, network_filter_get_upstream_host_hostname(raw) or false))
@@ -155,17 +135,9 @@ impl EnvoyNetworkFilter for EnvoyNetworkFilterImpl {
     fn set_buffer_limits(&mut self, limit: u32) {
         ask!(self, network_filter_set_buffer_limits(limit) or ());
     }
-    fn get_cluster_host_count(
-        &self,
-        cluster_name: &str,
-        priority: u32,
-    ) -> Option<ClusterHostCount> {
+    fn get_cluster_host_count(&self, cluster_name: &str, priority: u32) -> Option<ClusterHostCount> {
         let mut count = ClusterHostCount::default();
-        let ClusterHostCount {
-            total,
-            healthy,
-            degraded,
-        } = &mut count;
+        let ClusterHostCount { total, healthy, degraded } = &mut count;
         ask!(self, network_filter_get_cluster_host_count(cluster_name.into(), priority, total, healthy, degraded) or false).then_some(count)
     }
     fn get_attribute_string(&self, attribute_id: AttributeId) -> Option<EnvoyBuffer<'_>> {
@@ -193,56 +165,38 @@ impl EnvoyNetworkFilter for EnvoyNetworkFilterImpl {
         ask!(self, network_set_dynamic_metadata_string(namespace.into(), key.into(), value.into()) or ());
     }
     fn get_dynamic_metadata_string(&self, namespace: &str, key: &str) -> Option<String> {
-        self.buffer(|raw| ask!(self, network_get_dynamic_metadata_string(namespace.into(), key.into(), raw) or false)).map(|b| b.to_str_lossy().into_owned())
+        self.buffer(|raw| ask!(self, network_get_dynamic_metadata_string(namespace.into(), key.into(), raw) or false))
+            .map(|b| b.to_str_lossy().into_owned())
     }
     fn set_dynamic_metadata_number(&mut self, namespace: &str, key: &str, value: f64) {
         ask!(self, network_set_dynamic_metadata_number(namespace.into(), key.into(), value) or ());
     }
     fn get_dynamic_metadata_number(&self, namespace: &str, key: &str) -> Option<f64> {
         let mut value = 0.0;
-        ask!(self, network_get_dynamic_metadata_number(namespace.into(), key.into(), &raw mut value) or false).then_some(value)
+        ask!(self, network_get_dynamic_metadata_number(namespace.into(), key.into(), &raw mut value) or false)
+            .then_some(value)
     }
     fn set_dynamic_metadata_bool(&mut self, namespace: &str, key: &str, value: bool) {
         ask!(self, network_set_dynamic_metadata_bool(namespace.into(), key.into(), value) or ());
     }
     fn get_dynamic_metadata_bool(&self, namespace: &str, key: &str) -> Option<bool> {
         let mut value = false;
-        ask!(self, network_get_dynamic_metadata_bool(namespace.into(), key.into(), &raw mut value) or false).then_some(value)
+        ask!(self, network_get_dynamic_metadata_bool(namespace.into(), key.into(), &raw mut value) or false)
+            .then_some(value)
     }
-    fn set_socket_option_int(
-        &mut self,
-        level: i64,
-        name: i64,
-        state: SocketOptionState,
-        value: i64,
-    ) {
+    fn set_socket_option_int(&mut self, level: i64, name: i64, state: SocketOptionState, value: i64) {
         ask!(self, network_set_socket_option_int(level, name, state.as_raw(), value) or ());
     }
-    fn set_socket_option_bytes(
-        &mut self,
-        level: i64,
-        name: i64,
-        state: SocketOptionState,
-        value: &[u8],
-    ) {
+    fn set_socket_option_bytes(&mut self, level: i64, name: i64, state: SocketOptionState, value: &[u8]) {
         ask!(self, network_set_socket_option_bytes(level, name, state.as_raw(), value.into()) or ());
     }
-    fn get_socket_option_int(
-        &self,
-        level: i64,
-        name: i64,
-        state: SocketOptionState,
-    ) -> Option<i64> {
+    fn get_socket_option_int(&self, level: i64, name: i64, state: SocketOptionState) -> Option<i64> {
         let mut value = 0;
         ask!(self, network_get_socket_option_int(level, name, state.as_raw(), &raw mut value) or false).then_some(value)
     }
-    fn get_socket_option_bytes(
-        &self,
-        level: i64,
-        name: i64,
-        state: SocketOptionState,
-    ) -> Option<Vec<u8>> {
-        self.buffer(|raw| ask!(self, network_get_socket_option_bytes(level, name, state.as_raw(), raw) or false)).map(|b| b.as_slice().to_vec())
+    fn get_socket_option_bytes(&self, level: i64, name: i64, state: SocketOptionState) -> Option<Vec<u8>> {
+        self.buffer(|raw| ask!(self, network_get_socket_option_bytes(level, name, state.as_raw(), raw) or false))
+            .map(|b| b.as_slice().to_vec())
     }
 
     metric_updates!(impl plain

@@ -4,12 +4,10 @@ use std::ffi::c_void;
 use std::ptr;
 
 use super::{
-    DataStatus, EnvoyNetworkFilterConfigImpl, EnvoyNetworkFilterImpl, HttpCalloutResult,
-    NetworkFilter, NetworkFilterConfig,
+    DataStatus, EnvoyNetworkFilterConfigImpl, EnvoyNetworkFilterImpl, HttpCalloutResult, NetworkFilter,
+    NetworkFilterConfig,
 };
-use crate::abi::{
-    envoy_dynamic_module_type_envoy_buffer as EB, envoy_dynamic_module_type_envoy_http_header as EH,
-};
+use crate::abi::{envoy_dynamic_module_type_envoy_buffer as EB, envoy_dynamic_module_type_envoy_http_header as EH};
 use crate::buffer::{self, EnvoyBuffer};
 use crate::guard::{drop_guarded, guard};
 use crate::init::factories;
@@ -122,8 +120,7 @@ pub mod exported {
     ) -> *const c_void {
         guard("network_filter_config_new", || {
             // SAFETY: Envoy's buffers live as long as the hook.
-            let (name, config) =
-                unsafe { (EnvoyBuffer::from_raw(name), EnvoyBuffer::from_raw(config)) };
+            let (name, config) = unsafe { (EnvoyBuffer::from_raw(name), EnvoyBuffer::from_raw(config)) };
             let Some(make) = factories().network else {
                 crate::envoy_log_error!("this module has no network filter");
                 return None;
@@ -132,9 +129,7 @@ pub mod exported {
             make(&mut envoy, &name.to_str_lossy(), config.as_slice())
         })
         .flatten()
-        .map_or(ptr::null(), |config: Config| {
-            Box::into_raw(Box::new(config)).cast_const().cast()
-        })
+        .map_or(ptr::null(), |config: Config| Box::into_raw(Box::new(config)).cast_const().cast())
     }
 
     /// Frees a configuration object, on any thread.
@@ -142,9 +137,7 @@ pub mod exported {
     /// # Safety
     /// Called by Envoy, once per object.
     #[unsafe(no_mangle)]
-    pub unsafe extern "C" fn envoy_dynamic_module_on_network_filter_config_destroy(
-        config_module: *const c_void,
-    ) {
+    pub unsafe extern "C" fn envoy_dynamic_module_on_network_filter_config_destroy(config_module: *const c_void) {
         if !config_module.is_null() {
             // SAFETY: made by `config_new`; Envoy gives it up.
             let config = unsafe { Box::from_raw(config_module.cast_mut().cast::<Config>()) };
@@ -174,19 +167,11 @@ pub mod exported {
     /// # Safety
     /// Called by Envoy, once per filter.
     #[unsafe(no_mangle)]
-    pub unsafe extern "C" fn envoy_dynamic_module_on_network_filter_destroy(
-        filter_module: *const c_void,
-    ) {
+    pub unsafe extern "C" fn envoy_dynamic_module_on_network_filter_destroy(filter_module: *const c_void) {
         // SAFETY: Envoy's promise. The handle is cleared first: Envoy's side is being destroyed.
         unsafe {
             FilterSlot::retire(filter_module);
-            run(
-                "network_filter_destroy",
-                filter_module,
-                ptr::null_mut(),
-                (),
-                |filter, envoy| filter.on_destroy(envoy),
-            );
+            run("network_filter_destroy", filter_module, ptr::null_mut(), (), |filter, envoy| filter.on_destroy(envoy));
             FilterSlot::destroy("network_filter_destroy", filter_module);
         }
     }

@@ -33,31 +33,18 @@ pub trait NetworkFilterConfig<ENF: EnvoyNetworkFilter>: Send + Sync {
 }
 
 /// One connection's filter. All hooks run on the connection's worker; each default is "continue".
-#[allow(
-    unused_variables,
-    reason = "the names document what an implementation receives"
-)]
+#[allow(unused_variables, reason = "the names document what an implementation receives")]
 pub trait NetworkFilter<ENF: EnvoyNetworkFilter> {
     /// The connection is there; no byte was read yet.
     fn on_new_connection(&mut self, envoy_filter: &mut ENF) -> DataStatus {
         DataStatus::Continue
     }
     /// Bytes were read from the downstream; `data_length` is the whole read buffer's.
-    fn on_read(
-        &mut self,
-        envoy_filter: &mut ENF,
-        data_length: usize,
-        end_stream: bool,
-    ) -> DataStatus {
+    fn on_read(&mut self, envoy_filter: &mut ENF, data_length: usize, end_stream: bool) -> DataStatus {
         DataStatus::Continue
     }
     /// Bytes are about to be written to the downstream.
-    fn on_write(
-        &mut self,
-        envoy_filter: &mut ENF,
-        data_length: usize,
-        end_stream: bool,
-    ) -> DataStatus {
+    fn on_write(&mut self, envoy_filter: &mut ENF, data_length: usize, end_stream: bool) -> DataStatus {
         DataStatus::Continue
     }
     /// The connection changed its state; `Connected` arrives after `on_new_connection`.
