@@ -2,3 +2,4 @@
 //! retries what is safe to retry.
 
 pub mod config;
+pub mod retry;
