@@ -1,0 +1,238 @@
+//! The C symbols of the bootstrap extension: Envoy requires all 17.
+
+use std::ffi::c_void;
+use std::ptr;
+
+use super::completion::CompletionCallback;
+use super::envoy::{
+    EnvoyBootstrapExtensionConfig, EnvoyBootstrapExtensionConfigImpl, EnvoyBootstrapExtensionImpl,
+};
+use super::timer::Timer;
+use super::{BootstrapExtension, BootstrapExtensionConfig, HttpCalloutResult};
+use crate::abi::{
+    ask, envoy_dynamic_module_type_envoy_buffer as EB,
+    envoy_dynamic_module_type_envoy_http_header as EH,
+    envoy_dynamic_module_type_event_cb as EventCallback,
+};
+use crate::buffer::{self, EnvoyBuffer};
+use crate::guard::{drop_guarded, guard};
+use crate::init::factories;
+use crate::slot::{Handle, Slot};
+
+type Config = Box<dyn BootstrapExtensionConfig>;
+type Extension = dyn BootstrapExtension;
+type ExtensionSlot = Slot<Extension>;
+
+/// Exports hooks of the configuration.
+macro_rules! config_hooks {
+    ($($name:ident($($arg:ident: $ty:ty),*) = |$config:ident, $envoy:ident| $body:expr;)+) => {$(
+        /// Exported hook.
+        ///
+        /// # Safety
+        /// Called by Envoy with the pointers that the ABI promises.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            config_envoy: *mut c_void,
+            config_module: *const c_void,
+            $($arg: $ty),*
+        ) {
+            let _ = guard(stringify!($name), || {
+                let $envoy: &mut dyn EnvoyBootstrapExtensionConfig =
+                    &mut EnvoyBootstrapExtensionConfigImpl::new(config_envoy);
+                // SAFETY: made by `config_new` and still alive; buffers live as long as the hook.
+                unsafe {
+                    if let Some($config) = config_module.cast::<Config>().as_ref() {
+                        $body
+                    }
+                }
+            });
+        }
+    )+};
+}
+
+/// Exports hooks of the extension.
+macro_rules! extension_hooks {
+    ($($name:ident = $method:ident;)+) => {$(
+        /// Exported hook.
+        ///
+        /// # Safety
+        /// Called by Envoy with the pointers that the ABI promises.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(extension_envoy: *mut c_void, extension_module: *const c_void) {
+            // SAFETY: Envoy's promise.
+            unsafe {
+                ExtensionSlot::run(stringify!($name), extension_module, extension_envoy, (),
+                    |extension: &mut Extension, handle: &Handle| {
+                        extension.$method(&mut EnvoyBootstrapExtensionImpl::new(handle));
+                    });
+            }
+        }
+    )+};
+}
+
+/// The exported hooks, under a path of their own.
+pub mod exported {
+    use super::*;
+
+    config_hooks! {
+        envoy_dynamic_module_on_bootstrap_extension_config_scheduled(event_id: u64) =
+            |config, envoy| config.on_scheduled(envoy, event_id);
+        envoy_dynamic_module_on_bootstrap_extension_timer_fired(timer: *mut c_void) =
+            |config, envoy| config.on_timer_fired(envoy, &Timer::borrowed(timer));
+        envoy_dynamic_module_on_bootstrap_extension_file_changed(path: EB, events: u32) =
+            |config, envoy| config.on_file_changed(envoy, &EnvoyBuffer::from_raw(path).to_str_lossy(), events);
+        envoy_dynamic_module_on_bootstrap_extension_cluster_add_or_update(name: EB) =
+            |config, envoy| config.on_cluster_add_or_update(envoy, &EnvoyBuffer::from_raw(name).to_str_lossy());
+        envoy_dynamic_module_on_bootstrap_extension_cluster_removal(name: EB) =
+            |config, envoy| config.on_cluster_removal(envoy, &EnvoyBuffer::from_raw(name).to_str_lossy());
+        envoy_dynamic_module_on_bootstrap_extension_listener_add_or_update(name: EB) =
+            |config, envoy| config.on_listener_add_or_update(envoy, &EnvoyBuffer::from_raw(name).to_str_lossy());
+        envoy_dynamic_module_on_bootstrap_extension_listener_removal(name: EB) =
+            |config, envoy| config.on_listener_removal(envoy, &EnvoyBuffer::from_raw(name).to_str_lossy());
+        envoy_dynamic_module_on_bootstrap_extension_http_callout_done(
+            callout_id: u64, result: u32, headers: *const EH, headers_size: usize, chunks: *const EB, chunks_size: usize
+        ) = |config, envoy| {
+            let result = HttpCalloutResult::from(result);
+            let headers = (!headers.is_null()).then(|| buffer::headers(headers, headers_size));
+            let chunks = (!chunks.is_null()).then(|| buffer::buffers(chunks, chunks_size));
+            config.on_http_callout_done(envoy, callout_id, result, headers.as_deref(), chunks.as_deref());
+        };
+    }
+
+    extension_hooks! {
+        envoy_dynamic_module_on_bootstrap_extension_server_initialized = on_server_initialized;
+        envoy_dynamic_module_on_bootstrap_extension_worker_thread_initialized = on_worker_thread_initialized;
+        envoy_dynamic_module_on_bootstrap_extension_drain_started = on_drain_started;
+    }
+
+    /// Answers an admin request; 500 after a panic.
+    ///
+    /// # Safety
+    /// Called by Envoy with the pointers that the ABI promises.
+    #[unsafe(no_mangle)]
+    pub unsafe extern "C" fn envoy_dynamic_module_on_bootstrap_extension_admin_request(
+        config_envoy: *mut c_void,
+        config_module: *const c_void,
+        method: EB,
+        path: EB,
+        body: EB,
+    ) -> u32 {
+        let answer = guard("bootstrap_extension_admin_request", || {
+            // SAFETY: made by `config_new` and still alive; buffers live as long as the hook.
+            let (config, method, path, body) = unsafe {
+                (
+                    config_module.cast::<Config>().as_ref(),
+                    EnvoyBuffer::from_raw(method).to_str_lossy(),
+                    EnvoyBuffer::from_raw(path).to_str_lossy(),
+                    EnvoyBuffer::from_raw(body).as_slice(),
+                )
+            };
+            let envoy = &mut EnvoyBootstrapExtensionConfigImpl::new(config_envoy);
+            config.map_or((404, String::new()), |config| {
+                config.on_admin_request(envoy, &method, &path, body)
+            })
+        });
+        let (status, body) = answer.unwrap_or_else(|| (500, "the module panicked\n".to_owned()));
+        let envoy = EnvoyBootstrapExtensionConfigImpl::new(config_envoy);
+        ask!(envoy, bootstrap_extension_admin_set_response(body.as_str().into()) or ());
+        status
+    }
+
+    /// Makes the configuration object; null rejects the configuration.
+    ///
+    /// # Safety
+    /// Called by Envoy with the pointers that the ABI promises.
+    #[unsafe(no_mangle)]
+    pub unsafe extern "C" fn envoy_dynamic_module_on_bootstrap_extension_config_new(
+        config_envoy: *mut c_void,
+        name: EB,
+        config: EB,
+    ) -> *const c_void {
+        guard("bootstrap_extension_config_new", || {
+            // SAFETY: Envoy's buffers live as long as the hook.
+            let (name, config) =
+                unsafe { (EnvoyBuffer::from_raw(name), EnvoyBuffer::from_raw(config)) };
+            let Some(make) = factories().bootstrap else {
+                crate::envoy_log_error!("this module has no bootstrap extension");
+                return None;
+            };
+            let mut envoy = EnvoyBootstrapExtensionConfigImpl::new(config_envoy);
+            make(&mut envoy, &name.to_str_lossy(), config.as_slice())
+        })
+        .flatten()
+        .map_or(ptr::null(), |config: Config| {
+            Box::into_raw(Box::new(config)).cast_const().cast()
+        })
+    }
+
+    /// Frees the configuration object.
+    ///
+    /// # Safety
+    /// Called by Envoy, once per object.
+    #[unsafe(no_mangle)]
+    pub unsafe extern "C" fn envoy_dynamic_module_on_bootstrap_extension_config_destroy(
+        config_module: *const c_void,
+    ) {
+        if !config_module.is_null() {
+            // SAFETY: made by `config_new`; Envoy gives it up.
+            let config = unsafe { Box::from_raw(config_module.cast_mut().cast::<Config>()) };
+            drop_guarded("bootstrap_extension_config_destroy", config);
+        }
+    }
+
+    /// Makes the extension; an inert one after a panic.
+    ///
+    /// # Safety
+    /// Called by Envoy with the pointers that the ABI promises.
+    #[unsafe(no_mangle)]
+    pub unsafe extern "C" fn envoy_dynamic_module_on_bootstrap_extension_new(
+        config_module: *const c_void,
+        extension_envoy: *mut c_void,
+    ) -> *const c_void {
+        ExtensionSlot::create("bootstrap_extension_new", extension_envoy, |handle| {
+            // SAFETY: made by `config_new` and still alive.
+            let config = unsafe { config_module.cast::<Config>().as_ref() }?;
+            Some(config.new_bootstrap_extension(&mut EnvoyBootstrapExtensionImpl::new(handle)))
+        })
+    }
+
+    /// Frees the extension.
+    ///
+    /// # Safety
+    /// Called by Envoy, once per object.
+    #[unsafe(no_mangle)]
+    pub unsafe extern "C" fn envoy_dynamic_module_on_bootstrap_extension_destroy(
+        extension_module: *const c_void,
+    ) {
+        // SAFETY: Envoy's promise.
+        unsafe { ExtensionSlot::destroy("bootstrap_extension_destroy", extension_module) };
+    }
+
+    /// Shutdown: the completion runs exactly once, whatever the extension does.
+    ///
+    /// # Safety
+    /// Called by Envoy with the pointers that the ABI promises.
+    #[unsafe(no_mangle)]
+    pub unsafe extern "C" fn envoy_dynamic_module_on_bootstrap_extension_shutdown(
+        extension_envoy: *mut c_void,
+        extension_module: *const c_void,
+        callback: EventCallback,
+        context: *mut c_void,
+    ) {
+        // Dropped unused, by an inert extension's slot or by a panic, it completes as well.
+        let completion = CompletionCallback::new(callback, context);
+        let shutdown = |extension: &mut Extension, handle: &Handle| {
+            extension.on_shutdown(&mut EnvoyBootstrapExtensionImpl::new(handle), completion);
+        };
+        // SAFETY: Envoy's promise.
+        unsafe {
+            ExtensionSlot::run(
+                "bootstrap_extension_shutdown",
+                extension_module,
+                extension_envoy,
+                (),
+                shutdown,
+            );
+        }
+    }
+}
