@@ -71,6 +71,20 @@ pub enum Reason {
     BudgetExhausted,
 }
 
+// === impl Action ===
+
+impl Action<'_> {
+    /// The action's name in metadata and logs.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Retry(_) => "retry",
+            Self::RetryUnprocessed(_) => "retry_unprocessed",
+            Self::Leave => "leave",
+        }
+    }
+}
+
 // === impl Reason ===
 
 impl Reason {

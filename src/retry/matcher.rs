@@ -108,9 +108,9 @@ impl Matcher {
         Ok(Self {
             methods: source.methods.clone(),
             authority: source.authority.as_ref().map(Authority::new),
-            path: source.path.as_ref().map(compile_path).transpose()?,
+            path: source.path.as_ref().map(|path| compile_path(path)).transpose()?,
             headers: headers.collect::<Result<_, _>>()?,
-            grpc: source.grpc.as_ref().map(compile_grpc).transpose()?,
+            grpc: source.grpc.as_ref().map(|grpc| compile_grpc(grpc)).transpose()?,
         })
     }
 

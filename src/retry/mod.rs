@@ -3,8 +3,8 @@
 //!
 //! The core is pure: [`policy`] is the operator's configuration, [`request`] what is known of a
 //! request, [`decide`] the decision, [`steer`] the headers that carry it to Envoy's router, [`budget`]
-//! the load it may cost, [`outcome`] what became of it. [`filter`] and [`stats`] adapt that core to
-//! Envoy's HTTP filter.
+//! the load it may cost, [`outcome`] what became of it. [`filter`], [`stats`] and [`worker`] adapt that
+//! core to Envoy's HTTP filter; [`explain`] is where they ask why a reset happened.
 //!
 //! ALWAYS
 //! - What the caller and the route ask for stays: conditions are added, never removed.
@@ -19,12 +19,16 @@
 pub mod budget;
 pub mod config;
 pub mod decide;
+pub mod explain;
+pub mod filter;
 pub mod matcher;
 pub mod outcome;
 pub mod policy;
 pub mod request;
+pub mod stats;
 pub mod steer;
 pub mod words;
+pub mod worker;
 
 #[cfg(test)]
 mod schema_tests;
