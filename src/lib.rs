@@ -5,8 +5,8 @@ pub mod config;
 pub mod retry;
 
 use envoy_proxy_dynamic_modules_rust_sdk::{
-    EnvoyHttpFilterConfigImpl, EnvoyHttpFilterImpl, HttpFilterConfig, HttpPerRouteConfig,
-    declare_all_init_functions, envoy_log_error,
+    EnvoyHttpFilterConfigImpl, EnvoyHttpFilterImpl, HttpFilterConfig, HttpPerRouteConfig, declare_all_init_functions,
+    envoy_log_error,
 };
 
 declare_all_init_functions!(|| true, http: new_http_filter_config, http_per_route: new_http_per_route);

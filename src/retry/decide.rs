@@ -184,9 +184,7 @@ fn eligibility<'a>(request: &Evidence<'_>, policy: &'a Policy) -> Verdict<'a> {
         Ruling::By(rule) => {
             let rule_name = Some(rule.name.as_str());
             return match &rule.terms {
-                Some(terms) => {
-                    Verdict { action: Action::Retry(terms), reason: Reason::RuleAllows, rule: rule_name }
-                }
+                Some(terms) => Verdict { action: Action::Retry(terms), reason: Reason::RuleAllows, rule: rule_name },
                 None => Verdict { action: Action::Leave, reason: Reason::RuleDenies, rule: rule_name },
             };
         }
@@ -224,8 +222,7 @@ fn caller_declines(request: &Evidence<'_>) -> bool {
 /// count. `If-Modified-Since` and `If-Range` are ignored on methods other than GET and HEAD.
 fn has_precondition(method: &[u8], request: &Evidence<'_>) -> bool {
     let safe = matches!(method, b"GET" | b"HEAD" | b"OPTIONS" | b"TRACE");
-    !safe
-        && ["if-match", "if-none-match", "if-unmodified-since"].iter().any(|name| request.headers.contains(name))
+    !safe && ["if-match", "if-none-match", "if-unmodified-since"].iter().any(|name| request.headers.contains(name))
 }
 
 #[cfg(test)]

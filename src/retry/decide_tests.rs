@@ -106,9 +106,14 @@ fn authorities_are_compared_without_case_and_without_port_unless_the_pattern_has
         ("fd00::1", "fd00::1", true),
         ("10.0.0.1", "10.0.0.1:80", true),
     ] {
-        let policy = policy(&format!(r#"{{"rules":[{{"name":"r","match":{{"authority":"{pattern}"}},"retry":true}}]}}"#));
+        let policy =
+            policy(&format!(r#"{{"rules":[{{"name":"r","match":{{"authority":"{pattern}"}},"retry":true}}]}}"#));
         let expected = if matches { Reason::RuleAllows } else { Reason::MethodEligible };
-        assert_eq!(reason(&policy, &Request::new("GET", "/").authority(authority)), expected, "{pattern} on {authority}");
+        assert_eq!(
+            reason(&policy, &Request::new("GET", "/").authority(authority)),
+            expected,
+            "{pattern} on {authority}"
+        );
     }
 }
 
@@ -186,7 +191,8 @@ fn a_caller_may_switch_retries_off() {
 
 #[test]
 fn conditions_of_grpc_do_not_apply_to_other_requests() {
-    let policy = policy(r#"{"on":["unavailable"],"rules":[{"name":"g","match":{"grpc":{"service":"*"}},"retry":true}]}"#);
+    let policy =
+        policy(r#"{"on":["unavailable"],"rules":[{"name":"g","match":{"grpc":{"service":"*"}},"retry":true}]}"#);
     assert_eq!(reason(&policy, &Request::new("GET", "/")), Reason::NoCondition);
     let call = Request::new("POST", "/a.B/C").with("content-type", "application/grpc");
     assert_eq!(reason(&policy, &call), Reason::RuleAllows);

@@ -96,7 +96,7 @@ impl RetryConfig {
 /// # Errors
 /// A configuration that [`Policy::parse`] refuses.
 pub fn new_per_route(json: &[u8]) -> Result<Box<HttpPerRouteConfig>, ConfigError> {
-    Ok(Box::new(Loaded::new(Policy::parse(json)?)))
+    Ok(Box::new(Loaded::new(Policy::parse(&super::wire::json(json))?)))
 }
 
 impl<E: EnvoyHttpFilter> HttpFilterConfig<E> for RetryConfig {
@@ -317,9 +317,9 @@ fn upstream(envoy: &impl EnvoyHttpFilter) -> Option<IpAddr> {
         text.parse::<SocketAddr>().map(|address| address.ip()).or_else(|_| text.parse()).ok()
     };
     let tunnelled = envoy.get_metadata_string(Source::Host, "envoy.filters.listener.original_dst", "local");
-    tunnelled
-        .and_then(|address| parse(address.as_slice()))
-        .or_else(|| envoy.get_attribute_string(Attribute::UpstreamAddress).and_then(|address| parse(address.as_slice())))
+    tunnelled.and_then(|address| parse(address.as_slice())).or_else(|| {
+        envoy.get_attribute_string(Attribute::UpstreamAddress).and_then(|address| parse(address.as_slice()))
+    })
 }
 
 fn log_decision(request: &Evidence<'_>, verdict: &Verdict<'_>, mode: Mode) {

@@ -289,12 +289,8 @@ fn compile_regex(field: String, text: &str) -> Result<Regex, Refused> {
         return refuse(field, &format!("must not be longer than {REGEX_LENGTH_LIMIT} bytes"));
     }
     // Unicode tables are left out: header bytes need not be UTF-8, and `.` is any byte.
-    RegexBuilder::new(text)
-        .unicode(false)
-        .size_limit(REGEX_SIZE_LIMIT)
-        .dfa_size_limit(REGEX_DFA_LIMIT)
-        .build()
-        .map_err(|error| Refused {
+    RegexBuilder::new(text).unicode(false).size_limit(REGEX_SIZE_LIMIT).dfa_size_limit(REGEX_DFA_LIMIT).build().map_err(
+        |error| Refused {
             field,
             allowed: match error {
                 regex::Error::CompiledTooBig(limit) => {
@@ -303,7 +299,8 @@ fn compile_regex(field: String, text: &str) -> Result<Regex, Refused> {
                 // The parser's message spans lines and points at the position with a caret.
                 other => format!("must be a valid regular expression: {}", one_line(&other.to_string())),
             },
-        })
+        },
+    )
 }
 
 /// Turns the regex crate's picture (pattern, caret line, `error:`) into one line with the position.
@@ -316,7 +313,11 @@ fn one_line(message: &str) -> String {
 }
 
 fn not_empty<T>(field: &str, list: &[T]) -> Result<(), Refused> {
-    if list.is_empty() { refuse(field.to_owned(), "must not be empty; leave it out to match everything") } else { Ok(()) }
+    if list.is_empty() {
+        refuse(field.to_owned(), "must not be empty; leave it out to match everything")
+    } else {
+        Ok(())
+    }
 }
 
 fn refuse<T>(field: String, allowed: &str) -> Result<T, Refused> {

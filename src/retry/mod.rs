@@ -27,6 +27,7 @@ pub mod policy;
 pub mod request;
 pub mod stats;
 pub mod steer;
+pub mod wire;
 pub mod words;
 pub mod worker;
 

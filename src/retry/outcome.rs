@@ -91,6 +91,14 @@ impl Ending<'_> {
         self.flags.is_some_and(|flags| flags & LEFT != 0) || self.details.starts_with(b"downstream_")
     }
 
+    /// Whether no upstream acted on the last attempt: no connection, or REFUSED_STREAM.
+    fn is_unprocessed(&self) -> bool {
+        let says = |word: &[u8]| self.details.windows(word.len()).any(|part| part == word);
+        self.flags.is_some_and(|flags| flags & UPSTREAM_CONNECTION_FAILURE != 0)
+            || says(b"connection_failure")
+            || says(b"refused_stream")
+    }
+
     /// Whether the answer had begun when the attempt broke.
     fn has_begun(&self) -> bool {
         self.details.starts_with(b"upstream_reset_after_response_started")
@@ -121,7 +129,8 @@ impl Ending<'_> {
     /// in a reset is charged with all that it was, or would have been, allowed.
     #[must_use]
     pub fn charge(&self, rights: &Rights) -> u32 {
-        let assumed = if self.is_reset() && rights.after_reset { rights.max_retries } else { 0 };
+        let would_retry = self.is_reset() && (rights.after_reset || self.is_unprocessed());
+        let assumed = if would_retry { rights.max_retries } else { 0 };
         match self.attempts {
             Attempts::Known(attempts) if rights.given => attempts.saturating_sub(1),
             Attempts::Known(attempts) => attempts.saturating_sub(1).max(assumed),

@@ -21,7 +21,10 @@ fn outcomes_are_told_apart() {
         (ending(Attempts::Known(1), 503, 0, "via_upstream"), Outcome::NotRetried),
         (ending(Attempts::Unknown, 503, 0, reset), Outcome::FailedUnknown),
         (ending(Attempts::Unknown, 200, 0, ""), Outcome::AnsweredUnknown),
-        (ending(Attempts::Known(1), 0, DOWNSTREAM_CONNECTION_TERMINATION, "downstream_remote_disconnect"), Outcome::Cancelled),
+        (
+            ending(Attempts::Known(1), 0, DOWNSTREAM_CONNECTION_TERMINATION, "downstream_remote_disconnect"),
+            Outcome::Cancelled,
+        ),
     ] {
         assert_eq!(ending.outcome(), outcome, "{ending:?}");
     }
@@ -29,9 +32,11 @@ fn outcomes_are_told_apart() {
 
 #[test]
 fn a_body_that_was_too_large_to_keep_is_named_as_the_cause() {
-    let refused = ending(Attempts::Known(1), 503, UPSTREAM_CONNECTION_TERMINATION, "upstream_reset_before_response_started{x}");
+    let refused =
+        ending(Attempts::Known(1), 503, UPSTREAM_CONNECTION_TERMINATION, "upstream_reset_before_response_started{x}");
     assert_eq!(Ending { body_over_limit: true, ..refused }.outcome(), Outcome::BodyOverLimit);
-    let begun = ending(Attempts::Known(1), 200, UPSTREAM_CONNECTION_TERMINATION, "upstream_reset_after_response_started{x}");
+    let begun =
+        ending(Attempts::Known(1), 200, UPSTREAM_CONNECTION_TERMINATION, "upstream_reset_after_response_started{x}");
     assert_eq!(Ending { body_over_limit: true, ..begun }.outcome(), Outcome::NotRetried, "no body would have helped");
 }
 
@@ -53,6 +58,8 @@ fn observing_charges_what_enforcing_would_have_used() {
     assert_eq!(ending(Attempts::Known(1), 200, 0, "").charge(&observed), 0);
     let unprocessed = Rights { after_reset: false, ..observed };
     assert_eq!(ending(Attempts::Known(1), 503, uc, "").charge(&unprocessed), 0, "a reset gave it no right");
+    let refused = "upstream_reset_before_response_started{remote_connection_failure|x}";
+    assert_eq!(ending(Attempts::Known(1), 503, 0, refused).charge(&unprocessed), 2, "a failed connect did");
 }
 
 #[test]

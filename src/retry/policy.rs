@@ -92,7 +92,10 @@ impl Policy {
         check_conditions("on", &document.on)?;
         let Object(budget) = document.budget;
         if budget.ratio.get() == 0.0 && budget.min_per_second.get() == 0 {
-            return refuse("budget", "must allow some retries: \"ratio\" or \"min_per_second\" above 0 (or \"mode\": \"off\")");
+            return refuse(
+                "budget",
+                "must allow some retries: \"ratio\" or \"min_per_second\" above 0 (or \"mode\": \"off\")",
+            );
         }
         let terms = Terms {
             on: document.on,
@@ -125,9 +128,7 @@ impl Policy {
     /// Whether the request carries one of the idempotency-key headers with a value.
     #[must_use]
     pub fn has_key(&self, request: &Evidence<'_>) -> bool {
-        self.keys
-            .iter()
-            .any(|name| request.headers.joined(name).is_some_and(|value| !value.trim_ascii().is_empty()))
+        self.keys.iter().any(|name| request.headers.joined(name).is_some_and(|value| !value.trim_ascii().is_empty()))
     }
 }
 

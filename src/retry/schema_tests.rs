@@ -117,7 +117,15 @@ fn bad() -> Vec<(String, Value)> {
             bad.push((path_of(pointer), put(pointer, value)));
         }
     }
-    for object in ["", "/rules/0", "/rules/0/match", "/rules/0/match/path", "/rules/0/match/headers/0", "/rules/0/match/grpc", "/budget"] {
+    for object in [
+        "",
+        "/rules/0",
+        "/rules/0/match",
+        "/rules/0/match/path",
+        "/rules/0/match/headers/0",
+        "/rules/0/match/grpc",
+        "/budget",
+    ] {
         let pointer = format!("{object}/colour");
         bad.push((path_of(&pointer), put(&pointer, json!(1))));
     }
@@ -148,7 +156,11 @@ fn contradictions() -> Vec<(&'static str, &'static str, Value)> {
         ("rules[0].match.path.suffix", "/rules/0/match/path", json!({ "suffix": "" })),
         ("rules[0].match.path.suffix", "/rules/0/match/path", json!({ "suffix": "x?y" })),
         ("rules[0].match.headers[0]", "/rules/0/match/headers/0", json!({ "name": "a" })),
-        ("rules[0].match.headers[0]", "/rules/0/match/headers/0", json!({ "name": "a", "exact": "b", "present": true })),
+        (
+            "rules[0].match.headers[0]",
+            "/rules/0/match/headers/0",
+            json!({ "name": "a", "exact": "b", "present": true }),
+        ),
         ("rules[0].match.headers[0].prefix", "/rules/0/match/headers/0", json!({ "name": "a", "prefix": "" })),
         ("rules[0].match.headers[0].regex", "/rules/0/match/headers/0", json!({ "name": "a", "regex": "" })),
         ("rules[0].match.headers[0].present", "/rules/0/match/headers/0", json!({ "name": "a", "present": "yes" })),
@@ -180,16 +192,27 @@ fn beyond_schema() -> Vec<(&'static str, &'static str, Value)> {
         // Relations between rules.
         ("rules[1].name", "/rules/1/name", json!("orders-read-api")),
         ("rules[1].match", "/rules", json!([rule("all", json!({})), rule("late", json!({ "methods": ["PUT"] }))])),
-        ("rules[1].match", "/rules", json!([rule("a", json!({ "authority": "x" })), rule("b", json!({ "authority": "x" }))])),
         (
             "rules[1].match",
             "/rules",
-            json!([rule("a", json!({ "methods": ["PUT", "GET"] })), rule("b", json!({ "methods": ["GET"], "authority": "x" }))]),
+            json!([rule("a", json!({ "authority": "x" })), rule("b", json!({ "authority": "x" }))]),
+        ),
+        (
+            "rules[1].match",
+            "/rules",
+            json!([
+                rule("a", json!({ "methods": ["PUT", "GET"] })),
+                rule("b", json!({ "methods": ["GET"], "authority": "x" }))
+            ]),
         ),
         (
             "rules[2].match",
             "/rules",
-            json!([rule("a", json!({ "authority": "x" })), rule("all", json!({})), rule("late", json!({ "path": { "exact": "/" } }))]),
+            json!([
+                rule("a", json!({ "authority": "x" })),
+                rule("all", json!({})),
+                rule("late", json!({ "path": { "exact": "/" } }))
+            ]),
         ),
     ]
 }
@@ -203,8 +226,14 @@ fn good() -> Vec<Value> {
         ("/rules", json!([[]])),
         ("/max_retries", json!([1, 10, 2.0])),
         ("/per_try_timeout", json!([null, "10ms", "1.5s", "60m", "1h", ".5s", "5.s"])),
-        ("/budget", json!([{}, { "ratio": 0 }, { "min_per_second": 0 }, { "ratio": 1, "window": "5m" }, { "min_per_second": 100000 }])),
-        ("/rules/0/match", json!([{}, { "methods": "safe" }, { "authority": "*" }, { "authority": "*.x:80" }, { "grpc": { "method": "*" } }])),
+        (
+            "/budget",
+            json!([{}, { "ratio": 0 }, { "min_per_second": 0 }, { "ratio": 1, "window": "5m" }, { "min_per_second": 100000 }]),
+        ),
+        (
+            "/rules/0/match",
+            json!([{}, { "methods": "safe" }, { "authority": "*" }, { "authority": "*.x:80" }, { "grpc": { "method": "*" } }]),
+        ),
         ("/rules/0/match/path", json!([{ "exact": "*" }, { "exact": "/" }, { "suffix": ".json" }, { "regex": "a|b" }])),
         (
             "/rules/0/match/headers",

@@ -1,8 +1,6 @@
 //! Counters of `retry`, defined once when its configuration loads.
 
-use envoy_proxy_dynamic_modules_rust_sdk::{
-    EnvoyCounterId, EnvoyHttpFilter, EnvoyHttpFilterConfig, envoy_log_warn,
-};
+use envoy_proxy_dynamic_modules_rust_sdk::{EnvoyCounterId, EnvoyHttpFilter, EnvoyHttpFilterConfig, envoy_log_warn};
 
 use super::{decide::Reason, outcome::Outcome};
 
@@ -52,59 +50,64 @@ pub enum Event {
     FailedByReset,
 }
 
-/// The counters' ids.
+/// The counters' ids, by their place in [`HELP`].
 #[derive(Debug)]
 pub struct Stats {
-    ids: Vec<(&'static str, EnvoyCounterId)>,
+    ids: Vec<Option<EnvoyCounterId>>,
 }
+
+const REQUESTS: usize = 0;
+const GRANTED: usize = 1;
+const GRANTED_UNPROCESSED: usize = 2;
+const RETRIES: usize = 3;
+const FAILED_BY_RESET: usize = 4;
+const DECISIONS: usize = 5;
+const OUTCOMES: usize = DECISIONS + Reason::ALL.len();
 
 // === impl Stats ===
 
 impl Stats {
     /// Defines every counter. One that Envoy refuses is reported once and not counted: traffic goes on.
     pub fn define(envoy: &mut impl EnvoyHttpFilterConfig) -> Self {
-        let mut ids = Vec::with_capacity(HELP.len());
-        for (name, _) in HELP {
-            match envoy.define_counter(name) {
-                Ok(id) => ids.push((name, id)),
-                Err(error) => envoy_log_warn!("stale_guard retry: counter {name} is not available: {error:?}"),
-            }
-        }
-        Self { ids }
+        let mut define = |name| {
+            let id = envoy.define_counter(name);
+            id.inspect_err(|error| envoy_log_warn!("stale_guard retry: counter {name} is not available: {error:?}"))
+                .ok()
+        };
+        Self { ids: HELP.iter().map(|(name, _)| define(name)).collect() }
     }
 
     /// Any one of the counters.
     #[must_use]
     pub fn any(&self) -> Option<EnvoyCounterId> {
-        self.ids.first().map(|(_, id)| *id)
+        self.ids.iter().copied().flatten().next()
     }
 
     /// Counts one event.
     pub fn count(&self, envoy: &impl EnvoyHttpFilter, event: Event) {
         match event {
             Event::Decided(reason) => {
-                self.add(envoy, "retry_requests", "", 1);
-                self.add(envoy, "retry_decision_", reason.name(), 1);
+                self.add(envoy, REQUESTS, 1);
+                self.add(envoy, DECISIONS + reason as usize, 1);
             }
-            Event::Granted => self.add(envoy, "retry_granted", "", 1),
-            Event::GrantedUnprocessed => self.add(envoy, "retry_granted_unprocessed", "", 1),
-            Event::Ended(outcome) => self.add(envoy, "retry_outcome_", outcome.name(), 1),
-            Event::FailedByReset => self.add(envoy, "retry_failed_by_reset", "", 1),
+            Event::Granted => self.add(envoy, GRANTED, 1),
+            Event::GrantedUnprocessed => self.add(envoy, GRANTED_UNPROCESSED, 1),
+            Event::Ended(outcome) => self.add(envoy, OUTCOMES + outcome as usize, 1),
+            Event::FailedByReset => self.add(envoy, FAILED_BY_RESET, 1),
         }
     }
 
     /// Counts retries that Envoy made.
     pub fn retries(&self, envoy: &impl EnvoyHttpFilter, retries: u32) {
         if retries > 0 {
-            self.add(envoy, "retry_retries", "", u64::from(retries));
+            self.add(envoy, RETRIES, u64::from(retries));
         }
     }
 
-    fn add(&self, envoy: &impl EnvoyHttpFilter, prefix: &str, name: &str, value: u64) {
-        let counter = self.ids.iter().find(|(known, _)| known.strip_prefix(prefix) == Some(name));
-        if let Some((_, id)) = counter {
+    fn add(&self, envoy: &impl EnvoyHttpFilter, place: usize, value: u64) {
+        if let Some(id) = self.ids.get(place).copied().flatten() {
             // A counter that Envoy does not know any more is no reason to touch the request.
-            let _ = envoy.increment_counter(*id, value);
+            let _ = envoy.increment_counter(id, value);
         }
     }
 }
@@ -114,14 +117,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_reason_and_every_outcome_has_its_counter() {
-        let known = |name: String| HELP.iter().any(|(counter, _)| *counter == name);
+    fn every_event_has_its_counter_in_its_place() {
+        let name = |place: usize| HELP[place].0;
+        assert_eq!(name(REQUESTS), "retry_requests");
+        assert_eq!(name(GRANTED), "retry_granted");
+        assert_eq!(name(GRANTED_UNPROCESSED), "retry_granted_unprocessed");
+        assert_eq!(name(RETRIES), "retry_retries");
+        assert_eq!(name(FAILED_BY_RESET), "retry_failed_by_reset");
         for reason in Reason::ALL {
-            assert!(known(format!("retry_decision_{}", reason.name())), "{reason:?} is not counted");
+            assert_eq!(name(DECISIONS + reason as usize), format!("retry_decision_{}", reason.name()));
         }
         for outcome in Outcome::ALL {
-            assert!(known(format!("retry_outcome_{}", outcome.name())), "{outcome:?} is not counted");
+            assert_eq!(name(OUTCOMES + outcome as usize), format!("retry_outcome_{}", outcome.name()));
         }
-        assert_eq!(HELP.len(), 5 + Reason::ALL.len() + Outcome::ALL.len());
+        assert_eq!(HELP.len(), OUTCOMES + Outcome::ALL.len());
     }
 }

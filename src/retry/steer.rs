@@ -41,9 +41,11 @@ pub fn headers(request: &Evidence<'_>, action: &Action<'_>) -> Vec<Header> {
         }
         Action::Retry(terms) => {
             let on = |carrier| {
-                terms.on.iter().copied().filter(move |condition| {
-                    condition.carrier() == carrier && applies(*condition, request)
-                })
+                terms
+                    .on
+                    .iter()
+                    .copied()
+                    .filter(move |condition| condition.carrier() == carrier && applies(*condition, request))
             };
             [
                 conditions(request, RETRY_ON, on(Carrier::Http)),

@@ -95,11 +95,9 @@ impl Condition {
             | Self::RetriableStatusCodes
             | Self::RetriableHeaders
             | Self::Http3PostConnectFailure => Carrier::Http,
-            Self::Cancelled
-            | Self::DeadlineExceeded
-            | Self::Internal
-            | Self::ResourceExhausted
-            | Self::Unavailable => Carrier::Grpc,
+            Self::Cancelled | Self::DeadlineExceeded | Self::Internal | Self::ResourceExhausted | Self::Unavailable => {
+                Carrier::Grpc
+            }
         }
     }
 

@@ -48,9 +48,8 @@ impl Loaded {
             if !budgets.contains_key(&self.id) {
                 budgets.retain(|_, (policy, _)| policy.strong_count() > 0);
             }
-            let entry = budgets
-                .entry(self.id)
-                .or_insert_with(|| (Arc::downgrade(self), Budget::new(&self.policy.budget, now)));
+            let entry =
+                budgets.entry(self.id).or_insert_with(|| (Arc::downgrade(self), Budget::new(&self.policy.budget, now)));
             work(&mut entry.1)
         })
     }
