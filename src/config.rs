@@ -4,11 +4,11 @@
 //! type or into a [`ConfigError`] that names the field, the value it holds and what is allowed. An
 //! absent configuration is `{}`, and `{}` is valid everywhere.
 
-use std::{fmt, time::Duration};
+use std::{fmt, marker::PhantomData, time::Duration};
 
 use serde::{
     Deserialize, Deserializer,
-    de::{DeserializeOwned, Error as _},
+    de::{DeserializeOwned, Error as _, MapAccess, Visitor, value::MapAccessDeserializer},
 };
 use serde_json::Value;
 
@@ -76,6 +76,12 @@ impl ConfigError {
     }
 }
 
+/// A `T` that is written as a JSON object.
+///
+/// `serde` also fills a struct from an array, by position; a configuration must not be read so.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Object<T>(pub T);
+
 /// A whole number from `MIN` to `MAX`.
 ///
 /// A `Struct` knows only doubles, so `2.0` is read as 2.
@@ -89,6 +95,34 @@ pub struct Span<const MIN: u64, const MAX: u64>(Duration);
 /// A number from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
 pub struct Ratio(f64);
+
+// === impl Object ===
+
+impl<T> std::ops::Deref for Object<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Entries<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Entries<T> {
+            type Value = T;
+
+            fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+                out.write_str("a JSON object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, entries: A) -> Result<T, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(entries))
+            }
+        }
+        deserializer.deserialize_map(Entries(PhantomData)).map(Self)
+    }
+}
 
 // === impl Whole ===
 

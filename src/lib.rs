@@ -1,34 +1,39 @@
 //! Stale Guard: an Envoy dynamic module that fences the pooled connections of removed endpoints and
 //! retries what is safe to retry.
 //!
-//! Data runs one way: EDS, [`watch`], [`endpoints`], [`fence`], Envoy's connection pool; and `retry`
-//! reads `endpoints` to explain a reset. Each part has a pure core, which knows no Envoy type, and
+//! Data runs one way: EDS, [`watch`], [`endpoints`], [`fence`], Envoy's connection pool; and
+//! [`retry`] reads `endpoints` to explain a reset. Each part has a pure core, which knows no Envoy type, and
 //! thin glue to its extension point; this file ties the glue to the names in Envoy's configuration.
 
 pub mod config;
 pub mod endpoints;
 pub mod fence;
 pub mod metadata;
+pub mod retry;
 mod shared;
 pub mod status;
 pub mod watch;
 
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, atomic::Ordering};
 
 use envoy_proxy_dynamic_modules_rust_sdk::{
-    BootstrapExtensionConfig, ConfigValidatorConfig, EnvoyBootstrapExtensionConfig, EnvoyNetworkFilterConfigImpl,
-    EnvoyNetworkFilterImpl, NetworkFilterConfig, declare_all_init_functions, envoy_log_error,
+    BootstrapExtensionConfig, ConfigValidatorConfig, EnvoyBootstrapExtensionConfig, EnvoyHttpFilterConfigImpl,
+    EnvoyHttpFilterImpl, EnvoyNetworkFilterConfigImpl, EnvoyNetworkFilterImpl, HttpFilterConfig, HttpPerRouteConfig,
+    NetworkFilterConfig, declare_all_init_functions, envoy_log_error,
 };
 
 use crate::{
     config::ConfigError,
     fence::{FenceFilterConfig, config::FenceConfig},
+    retry::filter::RetryConfig,
     status::{StatusExtensionConfig, config::StatusConfig},
     watch::{Validator, config::WatchConfig},
 };
 
 declare_all_init_functions!(
     init,
+    http: http_filter,
+    http_per_route: http_per_route,
     network: network_filter,
     bootstrap: bootstrap_extension,
     config_validator: config_validator,
@@ -36,6 +41,21 @@ declare_all_init_functions!(
 
 fn init() -> bool {
     true
+}
+
+fn http_filter(
+    envoy: &mut EnvoyHttpFilterConfigImpl,
+    name: &str,
+    config: &[u8],
+) -> Option<Box<dyn HttpFilterConfig<EnvoyHttpFilterImpl>>> {
+    let explain = Arc::clone(&shared::shared().endpoints);
+    let config =
+        accept(selected(name, "filter_name", retry::PART).and_then(|()| RetryConfig::new(config, envoy, explain)))?;
+    Some(Box::new(config))
+}
+
+fn http_per_route(name: &str, config: &[u8]) -> Option<Box<HttpPerRouteConfig>> {
+    accept(selected(name, "per_route_config_name", retry::PART).and_then(|()| retry::filter::new_per_route(config)))
 }
 
 fn network_filter(

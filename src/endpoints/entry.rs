@@ -13,6 +13,7 @@ use super::{
     next,
     removal::{Close, Closers},
     reset::ResetClass,
+    tunnel::Closed,
 };
 
 /// Whether EDS lists an endpoint.
@@ -64,7 +65,7 @@ pub(super) struct Entry {
     removed_at: Option<Instant>,
     pub(super) connections: Connections,
     pub(super) closers: Closers,
-    pub(super) last_reset: Option<(ResetClass, Instant)>,
+    pub(super) last_reset: Option<(Closed, Instant)>,
 }
 
 /// Clusters that removed the endpoint and have not listed it again since.
@@ -194,7 +195,7 @@ impl Entry {
             since_removal: self.removed_at.map(|at| now.saturating_duration_since(at)),
             tunnels: self.connections.tunnels(),
             connections: self.connections.ages(now),
-            last_reset: self.last_reset.map(|(class, at)| (class, now.saturating_duration_since(at))),
+            last_reset: self.last_reset.map(|(closed, at)| (closed.class, now.saturating_duration_since(at))),
         }
     }
 

@@ -217,6 +217,13 @@ impl Endpoints {
         self.shard(ip)?.entries.peek(&ip).map(|entry| entry.view(ip, now))
     }
 
+    /// How the last tunnel of `ip` that broke was explained, and how long ago that was.
+    #[must_use]
+    pub fn last_reset(&self, ip: IpAddr, now: Instant) -> Option<(Closed, Duration)> {
+        let (closed, at) = self.shard(ip)?.entries.peek(&ip)?.last_reset?;
+        Some((closed, now.saturating_duration_since(at)))
+    }
+
     /// What is known of every endpoint, most recently used first within a shard, at most `limit`.
     #[must_use]
     pub fn views(&self, limit: usize, now: Instant) -> Vec<EndpointView> {

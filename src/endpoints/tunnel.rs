@@ -171,11 +171,11 @@ impl Tunnel {
                 born.map(|born| entry.removed_at().is_some_and(|removed_at| born <= removed_at));
         }
         let class = evidence.classify();
+        let closed = Closed { class, connection };
         if let Some(entry) = entry {
-            entry.last_reset = Some((class, now));
+            entry.last_reset = Some((closed, now));
         }
-        drop(shard);
-        Closed { class, connection }
+        closed
     }
 }
 

@@ -1,0 +1,352 @@
+//! The HTTP filter: evidence in, headers out, and the account at the end of the stream.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
+
+use envoy_proxy_dynamic_modules_rust_sdk::{
+    EnvoyHttpFilter, EnvoyHttpFilterConfig, HttpFilter, HttpFilterConfig, HttpPerRouteConfig,
+    abi::{
+        envoy_dynamic_module_type_attribute_id as Attribute, envoy_dynamic_module_type_metadata_source as Source,
+        envoy_dynamic_module_type_on_http_filter_local_reply_status as LocalReplyStatus,
+        envoy_dynamic_module_type_on_http_filter_request_body_status as BodyStatus,
+        envoy_dynamic_module_type_on_http_filter_request_headers_status as HeadersStatus,
+    },
+    envoy_log_debug, envoy_log_warn,
+};
+
+use super::{
+    decide::{Action, Allowance, Reason, Verdict, decide},
+    explain::{Explain, Reset},
+    outcome::{Attempts, Ending, Rights},
+    policy::Policy,
+    request::{Evidence, Headers},
+    stats::{Event, Stats},
+    steer,
+    worker::{self, Loaded},
+};
+use crate::config::{ConfigError, Mode};
+
+/// Namespace of the dynamic metadata.
+pub const NAMESPACE: &str = "stale_guard";
+/// Custom response flag of a request that had the right to be retried and still failed by a reset.
+pub const FLAG: &str = "SGX";
+/// Where Envoy counts attempts for the upstream, if the virtual host asks for it
+/// (`include_request_attempt_count`, as Istio does). The only source on Envoy 1.38.
+const ATTEMPT_COUNT: &str = "x-envoy-attempt-count";
+
+/// One filter configuration, shared by all streams.
+pub struct RetryConfig {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    loaded: Arc<Loaded>,
+    stats: Stats,
+    explain: Arc<dyn Explain>,
+    /// Envoy 1.39 and later: flags, details and attempt count can be read. Older ones log an error for
+    /// each try.
+    sees_attempts: bool,
+}
+
+/// The filter of one stream.
+pub struct RetryFilter {
+    shared: Arc<Shared>,
+    stream: Option<Stream>,
+}
+
+/// What is kept of a request from its headers to its end.
+struct Stream {
+    loaded: Arc<Loaded>,
+    rights: Option<Rights>,
+    /// The caller sent `x-envoy-attempt-count` itself, so it says nothing about Envoy's attempts.
+    foreign_count: bool,
+    body: u64,
+    body_limit: u64,
+    /// Of a local reply, on Envoys that do not show them otherwise.
+    details: Vec<u8>,
+}
+
+/// Envoy's request headers.
+struct RequestHeaders<'a, E>(&'a E);
+
+// === impl RetryConfig ===
+
+impl RetryConfig {
+    /// Parses the filter's configuration and defines its counters. Main thread.
+    ///
+    /// # Errors
+    /// A configuration that [`Policy::parse`] refuses.
+    pub fn new(
+        json: &[u8],
+        envoy: &mut impl EnvoyHttpFilterConfig,
+        explain: Arc<dyn Explain>,
+    ) -> Result<Self, ConfigError> {
+        let loaded = Loaded::new(Policy::parse(json)?);
+        let stats = Stats::define(envoy);
+        // Counting outside of a stream came with the same release as the attributes.
+        let sees_attempts = stats.any().is_some_and(|id| envoy.increment_counter(id, 0).is_ok());
+        Ok(Self { shared: Arc::new(Shared { loaded, stats, explain, sees_attempts }) })
+    }
+}
+
+/// Parses a route's configuration, which replaces the filter's. Main thread.
+///
+/// # Errors
+/// A configuration that [`Policy::parse`] refuses.
+pub fn new_per_route(json: &[u8]) -> Result<Box<HttpPerRouteConfig>, ConfigError> {
+    Ok(Box::new(Loaded::new(Policy::parse(&super::wire::json(json))?)))
+}
+
+impl<E: EnvoyHttpFilter> HttpFilterConfig<E> for RetryConfig {
+    fn new_http_filter(&self, _envoy: &mut E) -> Box<dyn HttpFilter<E>> {
+        Box::new(RetryFilter { shared: Arc::clone(&self.shared), stream: None })
+    }
+}
+
+// === impl RetryFilter ===
+
+impl<E: EnvoyHttpFilter> HttpFilter<E> for RetryFilter {
+    fn on_request_headers(&mut self, envoy: &mut E, _end_of_stream: bool) -> HeadersStatus {
+        let loaded = route_policy(envoy).unwrap_or_else(|| Arc::clone(&self.shared.loaded));
+        if loaded.policy.mode != Mode::Off {
+            self.stream = Some(self.shared.begin(envoy, loaded));
+        }
+        HeadersStatus::Continue
+    }
+
+    fn on_request_body(&mut self, envoy: &mut E, _end_of_stream: bool) -> BodyStatus {
+        if let Some(stream) = self.stream.as_mut().filter(|stream| stream.rights.is_some()) {
+            stream.body = stream.body.saturating_add(envoy.get_received_request_body_size() as u64);
+            stream.body_limit = envoy.get_buffer_limit();
+        }
+        BodyStatus::Continue
+    }
+
+    fn on_local_reply(
+        &mut self,
+        _envoy: &mut E,
+        _response_code: u32,
+        details: envoy_proxy_dynamic_modules_rust_sdk::EnvoyBuffer,
+        _reset_imminent: bool,
+    ) -> LocalReplyStatus {
+        if let Some(stream) = self.stream.as_mut().filter(|_| !self.shared.sees_attempts) {
+            stream.details = details.as_slice().to_vec();
+        }
+        LocalReplyStatus::Continue
+    }
+
+    fn on_stream_complete(&mut self, envoy: &mut E) {
+        if let Some(stream) = self.stream.take() {
+            self.shared.end(envoy, &stream);
+        }
+    }
+}
+
+impl Drop for RetryFilter {
+    /// A stream that Envoy drops without completing it gives its right back.
+    fn drop(&mut self) {
+        if let Some(stream) = self.stream.take().filter(|stream| stream.rights.is_some()) {
+            let now = worker::now();
+            stream.loaded.budget(now, |budget| budget.settle(now, 0));
+        }
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    /// Decides, and acts on the decision.
+    fn begin(&self, envoy: &mut impl EnvoyHttpFilter, loaded: Arc<Loaded>) -> Stream {
+        let now = worker::now();
+        let policy = &loaded.policy;
+        let allowance = loaded.budget(now, |budget| {
+            budget.request(now);
+            budget.allowance(now)
+        });
+        let headers = RequestHeaders(&*envoy);
+        let request = Evidence {
+            method: envoy.get_request_header_value(":method").map(|value| value.as_slice()),
+            authority: envoy.get_request_header_value(":authority").map(|value| value.as_slice()),
+            path: envoy.get_request_header_value(":path").map(|value| value.as_slice()),
+            headers: &headers,
+        };
+        let verdict = decide(&request, policy, allowance);
+        let set = steer::headers(&request, &verdict.action);
+        let foreign_count = headers.contains(ATTEMPT_COUNT);
+        log_decision(&request, &verdict, policy.mode);
+
+        let given = policy.mode == Mode::Enforce;
+        if given {
+            for (name, value) in set {
+                envoy.set_request_header(name, &value);
+            }
+        }
+        let rights = match &verdict.action {
+            Action::Retry(terms) => Some(Rights { max_retries: terms.max_retries, given, after_reset: true }),
+            Action::RetryUnprocessed(_) => {
+                Some(Rights { max_retries: steer::ENVOY_DEFAULT_RETRIES, given, after_reset: false })
+            }
+            Action::Leave => None,
+        };
+        self.account(envoy, &verdict, rights);
+        if rights.is_some() {
+            loaded.budget(now, super::budget::Budget::grant);
+        }
+        if verdict.reason == Reason::BudgetExhausted {
+            warn_exhausted(allowance, envoy.get_worker_index(), now);
+        }
+        Stream { rights, foreign_count, body: 0, body_limit: 0, details: Vec::new(), loaded: Arc::clone(&loaded) }
+    }
+
+    /// Counts and annotates a decision.
+    fn account(&self, envoy: &mut impl EnvoyHttpFilter, verdict: &Verdict<'_>, rights: Option<Rights>) {
+        self.stats.count(envoy, Event::Decided(verdict.reason));
+        match rights {
+            Some(Rights { after_reset: true, .. }) => self.stats.count(envoy, Event::Granted),
+            Some(Rights { after_reset: false, .. }) => self.stats.count(envoy, Event::GrantedUnprocessed),
+            None => {}
+        }
+        envoy.set_dynamic_metadata_string(NAMESPACE, "retry_decision", verdict.action.name());
+        envoy.set_dynamic_metadata_string(NAMESPACE, "retry_reason", verdict.reason.name());
+        if let Some(rule) = verdict.rule {
+            envoy.set_dynamic_metadata_string(NAMESPACE, "retry_rule", rule);
+        }
+    }
+
+    /// Settles the account of a stream that is over.
+    fn end(&self, envoy: &mut impl EnvoyHttpFilter, stream: &Stream) {
+        let details = self.details(envoy, stream);
+        let ending = Ending {
+            attempts: self.attempts(envoy, stream),
+            status: envoy.get_attribute_int(Attribute::ResponseCode).and_then(|code| code.try_into().ok()).unwrap_or(0),
+            flags: if self.sees_attempts {
+                envoy.get_attribute_int(Attribute::ResponseFlags).map(i64::cast_unsigned)
+            } else {
+                None
+            },
+            details: &details,
+            body_over_limit: stream.body_limit > 0 && stream.body > stream.body_limit,
+        };
+        if let Attempts::Known(attempts) = ending.attempts {
+            envoy.set_dynamic_metadata_number(NAMESPACE, "attempts", f64::from(attempts));
+        }
+        if ending.is_reset() && !ending.is_cancelled() {
+            self.explain(envoy, &ending);
+        }
+        let Some(rights) = stream.rights else { return };
+        let now = worker::now();
+        stream.loaded.budget(now, |budget| budget.settle(now, ending.charge(&rights)));
+        let outcome = ending.outcome();
+        envoy.set_dynamic_metadata_string(NAMESPACE, "retry_outcome", outcome.name());
+        self.stats.count(envoy, Event::Ended(outcome));
+        if let Attempts::Known(attempts) = ending.attempts {
+            self.stats.retries(envoy, attempts.saturating_sub(1));
+        }
+        if rights.after_reset && ending.is_reset() && !ending.is_cancelled() {
+            self.stats.count(envoy, Event::FailedByReset);
+            // A flag says something about what was done; observing does nothing.
+            if rights.given {
+                envoy.add_custom_flag(FLAG);
+            }
+        }
+    }
+
+    fn attempts(&self, envoy: &impl EnvoyHttpFilter, stream: &Stream) -> Attempts {
+        if self.sees_attempts {
+            // Absent when the router was never reached.
+            let count = envoy.get_attribute_int(Attribute::UpstreamRequestAttemptCount).unwrap_or(0);
+            return Attempts::Known(u32::try_from(count).unwrap_or(0));
+        }
+        if stream.foreign_count {
+            return Attempts::Unknown;
+        }
+        let count = envoy.get_request_header_value(ATTEMPT_COUNT);
+        count
+            .and_then(|value| steer::parse_retries(value.as_slice()))
+            .and_then(|count| u32::try_from(count).ok())
+            .map_or(Attempts::Unknown, Attempts::Known)
+    }
+
+    fn details(&self, envoy: &impl EnvoyHttpFilter, stream: &Stream) -> Vec<u8> {
+        if !self.sees_attempts {
+            return stream.details.clone();
+        }
+        let details = envoy.get_attribute_string(Attribute::ResponseCodeDetails);
+        details.map(|details| details.as_slice().to_vec()).unwrap_or_default()
+    }
+
+    fn explain(&self, envoy: &mut impl EnvoyHttpFilter, ending: &Ending<'_>) {
+        let Some(upstream) = upstream(envoy) else { return };
+        let worker = envoy.get_worker_index();
+        let reset = Reset { upstream, flags: ending.flags, details: ending.details, worker };
+        let Some(explanation) = self.explain.explain(&reset) else { return };
+        envoy.set_dynamic_metadata_string(NAMESPACE, "reset_class", explanation.class);
+        if let Some(age) = explanation.connection_age {
+            envoy.set_dynamic_metadata_number(NAMESPACE, "connection_age_ms", age.as_secs_f64() * 1_000.0);
+        }
+    }
+}
+
+// === impl RequestHeaders ===
+
+impl<E: EnvoyHttpFilter> Headers for RequestHeaders<'_, E> {
+    fn joined(&self, name: &str) -> Option<Vec<u8>> {
+        let values = self.0.get_request_header_values(name);
+        let values: Vec<&[u8]> = values.iter().map(|value| value.as_slice()).collect();
+        (!values.is_empty()).then(|| values.join(&b','))
+    }
+
+    fn contains(&self, name: &str) -> bool {
+        self.0.get_request_header_value(name).is_some()
+    }
+}
+
+/// The policy of the most specific route that has one.
+fn route_policy(envoy: &impl EnvoyHttpFilter) -> Option<Arc<Loaded>> {
+    let config = envoy.get_most_specific_route_config()?;
+    config.downcast_ref::<Arc<Loaded>>().map(Arc::clone)
+}
+
+/// The endpoint of the last attempt. Behind a waypoint the host is an internal listener, whose endpoint
+/// metadata names the pod; elsewhere it is the host's own address.
+fn upstream(envoy: &impl EnvoyHttpFilter) -> Option<IpAddr> {
+    let parse = |bytes: &[u8]| {
+        let text = std::str::from_utf8(bytes).ok()?;
+        text.parse::<SocketAddr>().map(|address| address.ip()).or_else(|_| text.parse()).ok()
+    };
+    let tunnelled = envoy.get_metadata_string(Source::Host, "envoy.filters.listener.original_dst", "local");
+    tunnelled.and_then(|address| parse(address.as_slice())).or_else(|| {
+        envoy.get_attribute_string(Attribute::UpstreamAddress).and_then(|address| parse(address.as_slice()))
+    })
+}
+
+fn log_decision(request: &Evidence<'_>, verdict: &Verdict<'_>, mode: Mode) {
+    envoy_log_debug!(
+        "stale_guard retry: {:?} {} {}: {} because {}{}{}",
+        mode,
+        String::from_utf8_lossy(request.method.unwrap_or(b"-")).escape_debug(),
+        String::from_utf8_lossy(request.bare_path().unwrap_or(b"-")).escape_debug(),
+        verdict.action.name(),
+        verdict.reason.name(),
+        verdict.rule.map_or("", |_| ", rule "),
+        verdict.rule.unwrap_or("")
+    );
+}
+
+fn warn_exhausted(allowance: Allowance, worker_index: u32, now: std::time::Duration) {
+    if allowance == Allowance::Available {
+        return;
+    }
+    if let Some(refused) = worker::refused(now) {
+        envoy_log_warn!(
+            "stale_guard retry: budget exhausted on worker {worker_index}: {refused} requests passed without the right \
+             to be retried since the last such line"
+        );
+    }
+}
+
+#[cfg(test)]
+#[path = "filter_tests.rs"]
+mod tests;

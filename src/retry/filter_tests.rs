@@ -1,0 +1,308 @@
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
+
+use envoy_proxy_dynamic_modules_rust_sdk::{
+    EnvoyBuffer, EnvoyCounterId, MetricResult, abi::envoy_dynamic_module_type_metrics_result as MetricsResult,
+};
+
+use super::{
+    super::{
+        explain::{Explanation, Silent},
+        stats::HELP,
+        testing::Request,
+    },
+    *,
+};
+
+/// Envoy while a configuration loads; `modern`: 1.39 or later.
+struct Loading {
+    modern: bool,
+    next: usize,
+}
+
+impl EnvoyHttpFilterConfig for Loading {
+    fn define_counter(&mut self, _name: &str) -> MetricResult<EnvoyCounterId> {
+        self.next += 1;
+        Ok(EnvoyCounterId(self.next - 1))
+    }
+
+    fn increment_counter(&self, _id: EnvoyCounterId, _value: u64) -> MetricResult {
+        if self.modern { Ok(()) } else { Err(MetricsResult::MetricNotFound) }
+    }
+}
+
+/// Envoy during one stream.
+#[derive(Default)]
+struct Fake {
+    request: Vec<(String, Vec<u8>)>,
+    route: Option<Arc<HttpPerRouteConfig>>,
+    numbers: HashMap<u32, i64>,
+    texts: HashMap<u32, &'static str>,
+    host: Option<&'static str>,
+    body_piece: usize,
+    metadata: BTreeMap<String, String>,
+    flags: Vec<String>,
+    counters: RefCell<BTreeMap<&'static str, u64>>,
+    probes: RefCell<Vec<u32>>,
+}
+
+impl Fake {
+    fn new(request: Request) -> Self {
+        let pseudo = [(":method", request.method), (":authority", request.authority), (":path", request.path)];
+        let pseudo = pseudo.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+        Self { request: pseudo.chain(request.headers).collect(), ..Self::default() }
+    }
+
+    fn ended(mut self, attempts: i64, code: i64, flags: i64, details: &'static str) -> Self {
+        self.numbers = HashMap::from([
+            (Attribute::UpstreamRequestAttemptCount as u32, attempts),
+            (Attribute::ResponseCode as u32, code),
+            (Attribute::ResponseFlags as u32, flags),
+        ]);
+        self.texts = HashMap::from([
+            (Attribute::ResponseCodeDetails as u32, details),
+            (Attribute::UpstreamAddress as u32, "10.244.0.7:8080"),
+        ]);
+        self
+    }
+
+    fn header(&self, name: &str) -> Option<String> {
+        self.get_request_header_value(name).map(|value| value.to_str_lossy().into_owned())
+    }
+
+    fn count(&self, name: &str) -> u64 {
+        assert!(HELP.iter().any(|(known, _)| *known == name), "no such counter: {name}");
+        self.counters.borrow().get(name).copied().unwrap_or(0)
+    }
+
+    fn meta(&self, key: &str) -> Option<&str> {
+        self.metadata.get(key).map(String::as_str)
+    }
+}
+
+impl EnvoyHttpFilter for Fake {
+    fn get_request_header_value(&self, key: &str) -> Option<EnvoyBuffer<'_>> {
+        self.get_request_header_values(key).first().copied()
+    }
+
+    fn get_request_header_values(&self, key: &str) -> Vec<EnvoyBuffer<'_>> {
+        self.request.iter().filter(|(name, _)| name == key).map(|(_, value)| value.as_slice().into()).collect()
+    }
+
+    fn set_request_header(&mut self, key: &str, value: &[u8]) -> bool {
+        self.request.retain(|(name, _)| name != key);
+        self.request.push((key.to_owned(), value.to_vec()));
+        true
+    }
+
+    fn get_most_specific_route_config(&self) -> Option<Arc<HttpPerRouteConfig>> {
+        self.route.clone()
+    }
+
+    fn get_attribute_int(&self, id: Attribute) -> Option<i64> {
+        self.probes.borrow_mut().push(id as u32);
+        self.numbers.get(&(id as u32)).copied()
+    }
+
+    fn get_attribute_string(&self, id: Attribute) -> Option<EnvoyBuffer<'_>> {
+        self.probes.borrow_mut().push(id as u32);
+        self.texts.get(&(id as u32)).copied().map(EnvoyBuffer::new)
+    }
+
+    fn get_metadata_string(&self, _source: Source, _namespace: &str, _key: &str) -> Option<EnvoyBuffer<'_>> {
+        self.host.map(EnvoyBuffer::new)
+    }
+
+    fn get_received_request_body_size(&mut self) -> usize {
+        self.body_piece
+    }
+
+    fn get_buffer_limit(&self) -> u64 {
+        1_000
+    }
+
+    fn set_dynamic_metadata_string(&mut self, namespace: &str, key: &str, value: &str) {
+        assert_eq!(namespace, NAMESPACE);
+        self.metadata.insert(key.to_owned(), value.to_owned());
+    }
+
+    fn set_dynamic_metadata_number(&mut self, namespace: &str, key: &str, value: f64) {
+        assert_eq!(namespace, NAMESPACE);
+        self.metadata.insert(key.to_owned(), value.to_string());
+    }
+
+    fn add_custom_flag(&mut self, flag: &str) {
+        self.flags.push(flag.to_owned());
+    }
+
+    fn increment_counter(&self, id: EnvoyCounterId, value: u64) -> MetricResult {
+        *self.counters.borrow_mut().entry(HELP[id.0].0).or_default() += value;
+        Ok(())
+    }
+}
+
+struct Stale;
+
+impl Explain for Stale {
+    fn explain(&self, reset: &Reset<'_>) -> Option<Explanation> {
+        let class = if reset.upstream.to_string() == "10.244.0.9" { "stale" } else { "fresh" };
+        Some(Explanation { class, connection_age: Some(Duration::from_millis(1_500)) })
+    }
+}
+
+fn config(json: &str) -> RetryConfig {
+    RetryConfig::new(json.as_bytes(), &mut Loading { modern: true, next: 0 }, Arc::new(Stale)).expect("a valid policy")
+}
+
+/// One stream from its headers to its end, with an optional body piece.
+fn run(config: &RetryConfig, mut envoy: Fake) -> Fake {
+    let mut filter = config.new_http_filter(&mut envoy);
+    assert!(matches!(filter.on_request_headers(&mut envoy, false), HeadersStatus::Continue));
+    if envoy.body_piece > 0 {
+        assert!(matches!(filter.on_request_body(&mut envoy, true), BodyStatus::Continue));
+    }
+    filter.on_stream_complete(&mut envoy);
+    envoy
+}
+
+const UC: i64 = 1 << 6;
+const BROKEN: &str = "upstream_reset_before_response_started{connection_termination}";
+const ON: &str = "x-envoy-retry-on";
+
+#[test]
+fn an_eligible_request_gets_the_headers_and_its_account() {
+    let envoy = run(&config("{}"), Fake::new(Request::new("GET", "/")).ended(2, 200, 0, "via_upstream"));
+    assert_eq!(envoy.header(ON).as_deref(), Some("reset,reset-before-request,connect-failure,refused-stream"));
+    assert_eq!(
+        (envoy.meta("retry_decision"), envoy.meta("retry_reason"), envoy.meta("retry_outcome"), envoy.meta("attempts")),
+        (Some("retry"), Some("method_eligible"), Some("succeeded"), Some("2"))
+    );
+    for name in [
+        "retry_requests",
+        "retry_granted",
+        "retry_retries",
+        "retry_decision_method_eligible",
+        "retry_outcome_succeeded",
+    ] {
+        assert_eq!(envoy.count(name), 1, "{name}");
+    }
+    assert!(envoy.flags.is_empty(), "a request that was answered bears no flag");
+}
+
+#[test]
+fn observing_counts_and_annotates_the_same_and_changes_nothing() {
+    for method in ["GET", "POST", "CONNECT"] {
+        let end = |mode| {
+            let fake = Fake::new(Request::new(method, "/")).ended(1, 200, 0, "via_upstream");
+            run(&config(&format!(r#"{{"mode":"{mode}"}}"#)), fake)
+        };
+        let (enforced, observed) = (end("enforce"), end("observe"));
+        assert_eq!(enforced.metadata, observed.metadata, "{method}");
+        assert_eq!(enforced.counters, observed.counters, "{method}");
+        assert_eq!(observed.header(ON), None, "{method}");
+    }
+    let broken = run(&config(r#"{"mode":"observe"}"#), Fake::new(Request::new("GET", "/")).ended(1, 503, UC, BROKEN));
+    assert_eq!((broken.count("retry_failed_by_reset"), broken.flags.len()), (1, 0), "nothing was done, so no flag");
+}
+
+#[test]
+fn switched_off_it_does_nothing() {
+    let envoy = run(&config(r#"{"mode":"off"}"#), Fake::new(Request::new("GET", "/")).ended(1, 503, UC, BROKEN));
+    assert_eq!((envoy.header(ON), envoy.metadata.len(), envoy.counters.borrow().len()), (None, 0, 0));
+}
+
+#[test]
+fn a_route_s_configuration_replaces_the_filter_s() {
+    let mut fake = Fake::new(Request::new("GET", "/")).ended(1, 200, 0, "");
+    fake.route = Some(Arc::from(new_per_route(br#"{"mode":"off"}"#).expect("a valid policy")));
+    let envoy = run(&config("{}"), fake);
+    assert_eq!(envoy.header(ON), None, "the route says off");
+    let mut fake = Fake::new(Request::new("GET", "/")).ended(1, 200, 0, "");
+    fake.route = Some(Arc::from(new_per_route(br#"{"on":["5xx"]}"#).expect("a valid policy")));
+    assert_eq!(run(&config(r#"{"mode":"off"}"#), fake).header(ON).as_deref(), Some("5xx"));
+    assert!(new_per_route(br#"{"colour":1}"#).is_err());
+}
+
+#[test]
+fn a_request_that_failed_by_a_reset_all_the_same_is_flagged_and_explained() {
+    let mut fake = Fake::new(Request::new("GET", "/")).ended(2, 503, UC, BROKEN);
+    fake.host = Some("10.244.0.9:15008");
+    let envoy = run(&config("{}"), fake);
+    assert_eq!(envoy.flags, [FLAG]);
+    assert_eq!((envoy.meta("reset_class"), envoy.meta("connection_age_ms")), (Some("stale"), Some("1500")));
+    assert_eq!((envoy.count("retry_failed_by_reset"), envoy.count("retry_outcome_exhausted")), (1, 1));
+}
+
+#[test]
+fn a_request_without_the_right_is_explained_but_not_flagged() {
+    let envoy = run(&config("{}"), Fake::new(Request::new("POST", "/")).ended(1, 503, UC, BROKEN));
+    assert_eq!((envoy.meta("reset_class"), envoy.flags.len()), (Some("fresh"), 0));
+    assert_eq!(envoy.count("retry_granted_unprocessed"), 1);
+}
+
+#[test]
+fn a_body_over_the_limit_is_counted_as_such() {
+    let mut fake = Fake::new(Request::new("PUT", "/")).ended(1, 503, UC, BROKEN);
+    fake.body_piece = 1_001;
+    assert_eq!(run(&config("{}"), fake).count("retry_outcome_body_over_limit"), 1);
+}
+
+#[test]
+fn an_outage_uses_the_budget_up_and_the_rest_passes_without_the_right() {
+    let config = config(r#"{"budget":{"ratio":0,"min_per_second":3,"window":"10s"}}"#);
+    let ends: Vec<Fake> =
+        (0..20).map(|_| run(&config, Fake::new(Request::new("GET", "/")).ended(2, 503, UC, BROKEN))).collect();
+    let granted: u64 = ends.iter().map(|envoy| envoy.count("retry_granted")).sum();
+    let refused: u64 = ends.iter().map(|envoy| envoy.count("retry_decision_budget_exhausted")).sum();
+    assert!((3..=4).contains(&granted), "three a second, and the test is shorter than a second: {granted}");
+    assert_eq!(granted + refused, 20);
+    assert_eq!(ends.last().expect("the last").header(ON), None);
+}
+
+#[test]
+fn a_stream_that_is_dropped_without_an_end_gives_its_right_back() {
+    let config = config("{}");
+    let mut envoy = Fake::new(Request::new("GET", "/"));
+    let mut filter = config.new_http_filter(&mut envoy);
+    let held = || config.shared.loaded.budget(worker::now(), |budget| budget.held());
+    filter.on_request_headers(&mut envoy, true);
+    assert_eq!(held(), 1);
+    drop(filter);
+    assert_eq!(held(), 0);
+}
+
+#[test]
+fn an_envoy_that_does_not_show_attempts_is_not_asked_for_them() {
+    let mut loading = Loading { modern: false, next: 0 };
+    let config = RetryConfig::new(b"{}", &mut loading, Arc::new(Silent)).expect("a valid policy");
+    let mut envoy = Fake::new(Request::new("GET", "/")).ended(2, 503, UC, BROKEN);
+    let mut filter = config.new_http_filter(&mut envoy);
+    filter.on_request_headers(&mut envoy, true);
+    filter.on_local_reply(&mut envoy, 503, EnvoyBuffer::new(BROKEN), false);
+    filter.on_stream_complete(&mut envoy);
+    let young = [Attribute::UpstreamRequestAttemptCount, Attribute::ResponseFlags, Attribute::ResponseCodeDetails];
+    let probes = envoy.probes.borrow().clone();
+    assert!(!young.iter().any(|id| probes.contains(&(*id as u32))), "Envoy 1.38 logs an error for each: {probes:?}");
+    assert_eq!(envoy.count("retry_outcome_failed_unknown"), 1);
+    assert_eq!(envoy.flags, [FLAG], "the local reply's details tell the reset");
+
+    let mut counted = Fake::new(Request::new("GET", "/")).ended(0, 200, 0, "");
+    let mut filter = config.new_http_filter(&mut counted);
+    filter.on_request_headers(&mut counted, true);
+    counted.set_request_header(ATTEMPT_COUNT, b"2");
+    filter.on_stream_complete(&mut counted);
+    assert_eq!(counted.count("retry_outcome_succeeded"), 1, "the attempt count header tells what the attribute would");
+}
+
+#[test]
+fn bytes_that_are_no_text_pass_through() {
+    let mut request = Request::new("GET", "/").with("x-any", [0xff, 0x00]).with("x-envoy-retry-on", [0xff]);
+    request.path = Some(vec![b'/', 0xff, 0xfe]);
+    request.authority = Some(vec![0x80]);
+    let envoy = run(&config("{}"), Fake::new(request).ended(1, 200, 0, ""));
+    let value = envoy.get_request_header_value(ON).expect("conditions").as_slice().to_vec();
+    assert!(value.starts_with(&[0xff, b',']), "what the caller sent stays, byte for byte");
+}

@@ -1,0 +1,40 @@
+//! `retry`: decides per request whether a broken upstream connection may be answered by another
+//! attempt, and has Envoy's own router make that attempt.
+//!
+//! The core is pure: [`policy`] is the operator's configuration, [`request`] what is known of a
+//! request, [`decide`] the decision, [`steer`] the headers that carry it to Envoy's router, [`budget`]
+//! the load it may cost, [`outcome`] what became of it. [`filter`], [`stats`] and [`worker`] adapt that
+//! core to Envoy's HTTP filter; [`explain`] is where they ask why a reset happened.
+//!
+//! ALWAYS
+//! - What the caller and the route ask for stays: conditions are added, never removed.
+//! - A request whose method is not declared safe to repeat gains only conditions that prove that no
+//!   upstream acted on it ([`words::Condition::proves_unprocessed`]).
+//! - Evidence that is missing makes a request not eligible.
+//!
+//! NEVER
+//! - A retry header on CONNECT, on an upgrade, on a request that a rule denies, or over budget.
+//! - A panic on bytes that a client chose.
+
+pub mod budget;
+pub mod config;
+pub mod decide;
+pub mod explain;
+pub mod filter;
+pub mod matcher;
+pub mod outcome;
+pub mod policy;
+pub mod request;
+pub mod stats;
+pub mod steer;
+pub mod wire;
+pub mod words;
+pub mod worker;
+
+#[cfg(test)]
+mod schema_tests;
+#[cfg(test)]
+mod testing;
+
+/// The name that selects this part in Envoy's configuration (`filter_name`, `per_route_config_name`).
+pub const PART: &str = "retry";

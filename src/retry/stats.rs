@@ -1,0 +1,135 @@
+//! Counters of `retry`, defined once when its configuration loads.
+
+use envoy_proxy_dynamic_modules_rust_sdk::{EnvoyCounterId, EnvoyHttpFilter, EnvoyHttpFilterConfig, envoy_log_warn};
+
+use super::{decide::Reason, outcome::Outcome};
+
+/// Every counter's name, without Envoy's prefix for the module, and what it counts.
+pub const HELP: [(&str, &str); 27] = [
+    ("retry_requests", "requests that were decided on (mode enforce or observe)"),
+    ("retry_granted", "requests that got the right to be retried (observe: would have got it)"),
+    ("retry_granted_unprocessed", "requests that got the right only where no upstream acted on them"),
+    ("retry_retries", "retries that Envoy made of requests that had the right"),
+    ("retry_failed_by_reset", "requests with the right that failed by a reset all the same (custom flag SGX)"),
+    ("retry_decision_rule_allows", "eligible: a rule allows it"),
+    ("retry_decision_idempotency_key", "eligible: it carries an idempotency key"),
+    ("retry_decision_method_eligible", "eligible: its method is in `methods`"),
+    ("retry_decision_method_not_eligible", "not eligible: its method is not in `methods`"),
+    ("retry_decision_grpc_not_declared", "not eligible: gRPC that no rule declares"),
+    ("retry_decision_precondition", "not eligible: a replay could fail its own precondition"),
+    ("retry_decision_rule_denies", "refused: a rule denies it"),
+    ("retry_decision_connect", "refused: CONNECT"),
+    ("retry_decision_upgrade", "refused: an upgrade"),
+    ("retry_decision_invalid_request", "refused: no readable method or path"),
+    ("retry_decision_evidence_unknown", "refused: what a rule asks for could not be read"),
+    ("retry_decision_caller_declines", "refused: the caller sent x-envoy-max-retries: 0"),
+    ("retry_decision_no_condition", "refused: no configured condition applies"),
+    ("retry_decision_budget_exhausted", "refused: the budget is used up"),
+    ("retry_outcome_not_needed", "had the right, and the first attempt was answered"),
+    ("retry_outcome_succeeded", "was retried, and answered"),
+    ("retry_outcome_exhausted", "was retried, and failed all the same"),
+    ("retry_outcome_not_retried", "failed without a retry: answer begun, no condition held, circuit breaker open"),
+    ("retry_outcome_body_over_limit", "failed without a retry: body larger than Envoy's buffer limit"),
+    ("retry_outcome_answered_unknown", "answered after an unknown number of attempts (Envoy 1.38)"),
+    ("retry_outcome_failed_unknown", "failed after an unknown number of attempts (Envoy 1.38)"),
+    ("retry_outcome_cancelled", "the client left first"),
+];
+
+/// What is counted once per event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// A request was decided on.
+    Decided(Reason),
+    /// It got the right to be retried.
+    Granted,
+    /// It got the right only where no upstream acted on it.
+    GrantedUnprocessed,
+    /// Its stream ended.
+    Ended(Outcome),
+    /// It failed by a reset all the same.
+    FailedByReset,
+}
+
+/// The counters' ids, by their place in [`HELP`].
+#[derive(Debug)]
+pub struct Stats {
+    ids: Vec<Option<EnvoyCounterId>>,
+}
+
+const REQUESTS: usize = 0;
+const GRANTED: usize = 1;
+const GRANTED_UNPROCESSED: usize = 2;
+const RETRIES: usize = 3;
+const FAILED_BY_RESET: usize = 4;
+const DECISIONS: usize = 5;
+const OUTCOMES: usize = DECISIONS + Reason::ALL.len();
+
+// === impl Stats ===
+
+impl Stats {
+    /// Defines every counter. One that Envoy refuses is reported once and not counted: traffic goes on.
+    pub fn define(envoy: &mut impl EnvoyHttpFilterConfig) -> Self {
+        let mut define = |name| {
+            let id = envoy.define_counter(name);
+            id.inspect_err(|error| envoy_log_warn!("stale_guard retry: counter {name} is not available: {error:?}"))
+                .ok()
+        };
+        Self { ids: HELP.iter().map(|(name, _)| define(name)).collect() }
+    }
+
+    /// Any one of the counters.
+    #[must_use]
+    pub fn any(&self) -> Option<EnvoyCounterId> {
+        self.ids.iter().copied().flatten().next()
+    }
+
+    /// Counts one event.
+    pub fn count(&self, envoy: &impl EnvoyHttpFilter, event: Event) {
+        match event {
+            Event::Decided(reason) => {
+                self.add(envoy, REQUESTS, 1);
+                self.add(envoy, DECISIONS + reason as usize, 1);
+            }
+            Event::Granted => self.add(envoy, GRANTED, 1),
+            Event::GrantedUnprocessed => self.add(envoy, GRANTED_UNPROCESSED, 1),
+            Event::Ended(outcome) => self.add(envoy, OUTCOMES + outcome as usize, 1),
+            Event::FailedByReset => self.add(envoy, FAILED_BY_RESET, 1),
+        }
+    }
+
+    /// Counts retries that Envoy made.
+    pub fn retries(&self, envoy: &impl EnvoyHttpFilter, retries: u32) {
+        if retries > 0 {
+            self.add(envoy, RETRIES, u64::from(retries));
+        }
+    }
+
+    fn add(&self, envoy: &impl EnvoyHttpFilter, place: usize, value: u64) {
+        if let Some(id) = self.ids.get(place).copied().flatten() {
+            // A counter that Envoy does not know any more is no reason to touch the request.
+            let _ = envoy.increment_counter(id, value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_event_has_its_counter_in_its_place() {
+        let name = |place: usize| HELP[place].0;
+        assert_eq!(name(REQUESTS), "retry_requests");
+        assert_eq!(name(GRANTED), "retry_granted");
+        assert_eq!(name(GRANTED_UNPROCESSED), "retry_granted_unprocessed");
+        assert_eq!(name(RETRIES), "retry_retries");
+        assert_eq!(name(FAILED_BY_RESET), "retry_failed_by_reset");
+        for reason in Reason::ALL {
+            assert_eq!(name(DECISIONS + reason as usize), format!("retry_decision_{}", reason.name()));
+        }
+        for outcome in Outcome::ALL {
+            assert_eq!(name(OUTCOMES + outcome as usize), format!("retry_outcome_{}", outcome.name()));
+        }
+        assert_eq!(HELP.len(), OUTCOMES + Outcome::ALL.len());
+    }
+}
