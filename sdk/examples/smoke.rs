@@ -102,6 +102,12 @@ impl<EHF: EnvoyHttpFilter> HttpFilterConfig<EHF> for Http {
     }
 }
 
+impl Drop for HttpStream {
+    fn drop(&mut self) {
+        envoy_log_info!("smoke stream dropped");
+    }
+}
+
 impl<EHF: EnvoyHttpFilter> HttpFilter<EHF> for HttpStream {
     fn on_request_headers(&mut self, envoy: &mut EHF, end_of_stream: bool) -> RequestHeadersStatus {
         let method = envoy
@@ -168,6 +174,18 @@ impl<EHF: EnvoyHttpFilter> HttpFilter<EHF> for HttpStream {
             envoy.get_attribute_string(AttributeId::UpstreamAddress),
             envoy.get_upstream_connection_id()
         );
+        let path = envoy.get_request_header_value(":path");
+        let first = envoy.get_request_header_value("x-again").is_none();
+        if first && path.is_some_and(|path| path.as_slice() == b"/recreate") {
+            envoy.set_request_header("x-again", b"1");
+            // Envoy up to 1.39 destroys this filter before the call returns.
+            let recreated = envoy.recreate_stream(None);
+            envoy_log_info!(
+                "smoke recreated={recreated} headers={}",
+                envoy.get_request_headers().len()
+            );
+            return ResponseHeadersStatus::StopIteration;
+        }
         ResponseHeadersStatus::Continue
     }
 
