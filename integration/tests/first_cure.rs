@@ -14,6 +14,9 @@ use lab::{
 };
 use serde_json::json;
 
+/// Answers with headers, and a body that never ends.
+const HANG: &str = "/?hang=body";
+
 /// A waypoint with one pod that has answered one request, so that both its pools are warm.
 async fn warm(setup: Setup) -> (Mesh, Pod) {
     let mesh = setup.start().await.unwrap();
@@ -22,6 +25,16 @@ async fn warm(setup: Setup) -> (Mesh, Pod) {
     let first = mesh.get(ECHO, "/").await.unwrap();
     assert_eq!((first.status, first.pod()), (StatusCode::OK, Some("old")), "the path works before the fault");
     (mesh, pod)
+}
+
+/// A waypoint with one pod to which one stream is open and nothing else: no idle connection is there
+/// whose end, sent to a pod that is gone, could meet the successor's RST before a request does.
+async fn hung(setup: Setup) -> (Mesh, Pod, HeldStream) {
+    let mesh = setup.start().await.unwrap();
+    let pod = mesh.pod("old", 1).await.unwrap();
+    mesh.list(ECHO, pod.addr()).await.unwrap();
+    let stream = HeldStream::open(&mesh.connector(), &StreamSpec::get(ECHO, HANG), "hung").await.unwrap();
+    (mesh, pod, stream)
 }
 
 /// The pod leaves EDS, then vanishes without FIN; another pod gets its address, and EDS lists it.
@@ -73,12 +86,11 @@ async fn the_fence_sends_a_post_over_a_new_connection_at_the_first_attempt() {
 
 /// The same with a stream that hangs on the outer connection, which is never idle then.
 async fn post_beside_a_hung_stream(setup: Setup) -> (StatusCode, usize, u64) {
-    let (mesh, pod) = warm(setup).await;
-    let hung = HeldStream::open(&mesh.connector(), &StreamSpec::get(ECHO, "/hang"), "hung").await.unwrap();
+    let (mesh, pod, stream) = hung(setup).await;
     let successor = replace_after_removal(&mesh, pod).await;
     let reply = mesh.post(ECHO, "/order").await.unwrap();
     let resets = mesh.envoy.admin().stat("cluster.connect_originate.upstream_cx_destroy_remote_with_active_rq").await;
-    drop(hung);
+    drop(stream);
     (reply.status, successor.executed(&reply.id), resets.unwrap())
 }
 
@@ -102,8 +114,7 @@ const OTHER: &str = "other.default.svc.cluster.local";
 
 /// The address moves to a pod of another service, within one response of the control plane.
 async fn moved_to_another_service(variant: Variant) -> (StatusCode, usize, u64) {
-    let (mesh, pod) = warm(Setup::new(variant).services(&[ECHO, OTHER])).await;
-    let hung = HeldStream::open(&mesh.connector(), &StreamSpec::get(ECHO, "/hang"), "hung").await.unwrap();
+    let (mesh, pod, stream) = hung(Setup::new(variant).services(&[ECHO, OTHER])).await;
     let addr = pod.addr();
     pod.vanish().await.unwrap();
     let successor = mesh.pod("of-other", 1).await.unwrap();
@@ -118,7 +129,7 @@ async fn moved_to_another_service(variant: Variant) -> (StatusCode, usize, u64) 
     let old = mesh.get(ECHO, "/").await.unwrap();
     assert_eq!(old.status, StatusCode::SERVICE_UNAVAILABLE, "the first service has no endpoint any more");
     assert_eq!(successor.executed(&old.id), 0, "its request must not reach the other service's pod");
-    drop(hung);
+    drop(stream);
     (reply.status, successor.executed(&reply.id), resets.unwrap())
 }
 
@@ -137,7 +148,7 @@ async fn the_fence_keeps_the_new_service_off_the_old_services_connection() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flap_of_a_live_pod_breaks_nothing_in_flight() {
     let (mesh, pod) = warm(Setup::new(Variant::StaleGuard)).await;
-    let mut held = HeldStream::open(&mesh.connector(), &StreamSpec::get(ECHO, "/hang"), "held").await.unwrap();
+    let mut held = HeldStream::open(&mesh.connector(), &StreamSpec::get(ECHO, HANG), "held").await.unwrap();
     let slow = mesh.request(http::Method::POST, ECHO, "/?delay_ms=1500").body(bytes::Bytes::new()).unwrap();
     let id = slow.headers()["x-request-id"].to_str().unwrap().to_owned();
     let (slow, flapped) = tokio::join!(mesh.send(slow), async {
@@ -152,7 +163,7 @@ async fn a_flap_of_a_live_pod_breaks_nothing_in_flight() {
     assert_eq!(outer(&pod), 2, "new tunnels are on a connection of their own; the old one stays");
     assert_eq!(pod.ztunnel().unwrap().connections().open().len(), 2, "nobody closed the old one");
     assert_eq!(pod.executed(&id), 1);
-    held.release().await;
+    held.release().await.unwrap();
 }
 
 /// A second pod, and the first one becomes a black hole; every request wants the first pod's turn.

@@ -41,6 +41,11 @@ fn text(config: &[u8]) -> String {
     String::from_utf8_lossy(config).into_owned()
 }
 
+#[expect(clippy::panic, reason = "it shows that a panic does not stop the request")]
+fn panics_on_purpose() -> RequestHeadersStatus {
+    panic!("smoke panics on request")
+}
+
 // === HTTP filter ===
 
 struct Http {
@@ -79,6 +84,12 @@ impl<EHF: EnvoyHttpFilter> HttpFilterConfig<EHF> for Http {
     }
 }
 
+impl Drop for HttpStream {
+    fn drop(&mut self) {
+        envoy_log_info!("smoke stream dropped");
+    }
+}
+
 impl<EHF: EnvoyHttpFilter> HttpFilter<EHF> for HttpStream {
     fn on_request_headers(&mut self, envoy: &mut EHF, end_of_stream: bool) -> RequestHeadersStatus {
         let method =
@@ -107,7 +118,7 @@ impl<EHF: EnvoyHttpFilter> HttpFilter<EHF> for HttpStream {
                 envoy.send_response(418, &[("x-by", b"smoke")], Some(b"teapot\n"), Some("smoke_local"));
                 RequestHeadersStatus::StopIteration
             }
-            "/panic" => std::panic::panic_any("smoke panics on request"),
+            "/panic" => panics_on_purpose(),
             "/reset" => {
                 envoy.reset_stream(
                     envoy_proxy_dynamic_modules_rust_sdk::abi::envoy_dynamic_module_type_http_filter_stream_reset_reason::LocalReset,
@@ -128,6 +139,15 @@ impl<EHF: EnvoyHttpFilter> HttpFilter<EHF> for HttpStream {
             envoy.get_attribute_string(AttributeId::UpstreamAddress),
             envoy.get_upstream_connection_id()
         );
+        let path = envoy.get_request_header_value(":path");
+        let first = envoy.get_request_header_value("x-again").is_none();
+        if first && path.is_some_and(|path| path.as_slice() == b"/recreate") {
+            envoy.set_request_header("x-again", b"1");
+            // Envoy up to 1.39 destroys this filter before the call returns.
+            let recreated = envoy.recreate_stream(None);
+            envoy_log_info!("smoke recreated={recreated} headers={}", envoy.get_request_headers().len());
+            return ResponseHeadersStatus::StopIteration;
+        }
         ResponseHeadersStatus::Continue
     }
 
@@ -209,6 +229,9 @@ struct Bootstrap {
 
 struct Server;
 
+/// Kept by `on_server_initialized` for the timer, whose hook gets no extension.
+static STATS: Mutex<Option<Box<dyn EnvoyBootstrapExtension + Send + Sync>>> = Mutex::new(None);
+
 fn new_bootstrap(
     envoy: &mut dyn EnvoyBootstrapExtensionConfig,
     name: &str,
@@ -237,6 +260,8 @@ impl BootstrapExtensionConfig for Bootstrap {
 
     fn on_timer_fired(&self, envoy: &mut dyn EnvoyBootstrapExtensionConfig, timer: &dyn EnvoyBootstrapExtensionTimer) {
         let own = self.timer.lock().is_ok_and(|t| t.as_ref().is_some_and(|t| t.id() == timer.id()));
+        let connected = STATS.lock().ok().and_then(|s| s.as_ref()?.get_gauge_value("control_plane.connected_state"));
+        envoy_log_info!("smoke timer connected_state={connected:?}");
         let callout = envoy.send_http_callout(
             "backend",
             vec![(":method", b"GET".as_slice()), (":path", b"/from-bootstrap"), ("host", b"backend")],
@@ -286,6 +311,9 @@ impl BootstrapExtensionConfig for Bootstrap {
 
 impl BootstrapExtension for Server {
     fn on_server_initialized(&mut self, envoy: &mut dyn EnvoyBootstrapExtension) {
+        if let Ok(mut stats) = STATS.lock() {
+            *stats = Some(envoy.stats_handle());
+        }
         let mut gauges = 0_u32;
         envoy.iterate_gauges(&mut |_name, _value| {
             gauges = gauges.saturating_add(1);
@@ -321,6 +349,12 @@ fn new_validator(name: &str, config: &[u8]) -> Option<Box<dyn ConfigValidatorCon
     Some(Box::new(Validator))
 }
 
+fn first(resources: &[ConfigValidatorResource]) -> Option<String> {
+    let first = resources.first()?;
+    let bytes = first.resource.map(<[u8]>::len);
+    Some(format!("{} {} {:?} {:?} {bytes:?}", first.name, first.version, first.aliases, first.ttl))
+}
+
 impl ConfigValidatorConfig for Validator {
     fn validate(
         &self,
@@ -328,7 +362,12 @@ impl ConfigValidatorConfig for Validator {
         type_url: &str,
         resources: &[ConfigValidatorResource],
     ) -> Result<(), String> {
-        envoy_log_info!("smoke validate {type_url} {} clusters={}", resources.len(), context.dynamic_cluster_count());
+        envoy_log_info!(
+            "smoke validate {type_url} {} clusters={} first={:?}",
+            resources.len(),
+            context.dynamic_cluster_count(),
+            first(resources),
+        );
         Ok(())
     }
 
@@ -339,7 +378,7 @@ impl ConfigValidatorConfig for Validator {
         added: &[ConfigValidatorResource],
         removed: &[&str],
     ) -> Result<(), String> {
-        envoy_log_info!("smoke validate_delta {type_url} +{} -{}", added.len(), removed.len());
+        envoy_log_info!("smoke validate_delta {type_url} +{} -{removed:?} first={:?}", added.len(), first(added),);
         Ok(())
     }
 }
