@@ -10,13 +10,14 @@
 //! NEVER: a resource is re-sent with new content under an old version.
 
 mod ads;
+mod handle;
 mod ledger;
 mod model;
 mod resources;
 mod server;
 mod snapshot;
 
+pub use handle::{ControlPlane, Params, Protocol};
 pub use ledger::{Answer, Push};
 pub use model::{Endpoint, Health, Kind, Locality, Raw, Service, cluster_name};
-pub use server::{ControlPlane, Params, Protocol};
 pub use snapshot::{CLUSTER_TYPE, ENDPOINT_TYPE};

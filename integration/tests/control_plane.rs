@@ -331,6 +331,32 @@ async fn fifty_services_survive_rolling_churn() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn two_proxies_of_different_protocols_share_one_control_plane() {
+    let World { control_plane, envoy } = world(Protocol::Delta, Params::immediate()).await;
+    let certificates = tempfile::tempdir().unwrap();
+    let second = bootstrap(&control_plane, Variant::Stock, Protocol::Sotw, &certificates)
+        .with_admin(([127, 0, 0, 1], 15001).into())
+        .unwrap()
+        .with_listener(([127, 0, 0, 1], 0).into())
+        .unwrap();
+    let second = Envoy::start_ready(envoy.netns(), &second, &Options::workers(2), WITHIN).await.unwrap();
+    control_plane.wait_connected(2, WITHIN).await.unwrap();
+    control_plane.add_endpoint(&echo(), endpoint(3)).unwrap();
+    control_plane.wait_acked(control_plane.version(), WITHIN).await.unwrap();
+    for admin in [envoy.admin(), second.admin()] {
+        admin.wait_for_endpoints(&echo(), WITHIN, &[addr(1), addr(2), addr(3)]).await.unwrap();
+    }
+    assert_eq!(second.admin().stat("server.concurrency").await.unwrap(), 2);
+    assert_ne!(second.admin().listener("service").await.unwrap().port(), 0, "the real port is told");
+
+    let status = second.quit(WITHIN).await.unwrap();
+    assert!(status.success(), "{}", second.log_tail());
+    control_plane.wait_connected(1, WITHIN).await.unwrap();
+    let version = control_plane.push_full();
+    control_plane.wait_acked(version, WITHIN).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn every_variant_without_the_module_is_accepted() {
     let netns = Netns::new("proxy").unwrap();
     let control_plane = ControlPlane::start(&netns, Params::default()).await.unwrap();

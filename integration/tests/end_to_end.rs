@@ -1,4 +1,4 @@
-//! Requests through the whole path on stock Envoy: service chain, connect_originate, HBONE, pod.
+//! Requests through the whole path: service chain, connect_originate, HBONE, pod; first on stock Envoy.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -147,6 +147,22 @@ async fn stock_answers_503_after_the_address_moved() {
 async fn more_connect_attempts_reach_the_successor() {
     let (response, executed) = post_after_the_address_moved(Variant::MaxConnectAttempts(3)).await;
     assert_eq!(response.status(), StatusCode::OK, "no byte was sent before the CONNECT was answered");
+    assert_eq!(response.headers()["x-pod"], "echo-2");
+    assert_eq!(executed, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fence_alone_reaches_the_successor() {
+    let (response, executed) = post_after_the_address_moved(Variant::FenceOnly).await;
+    assert_eq!(response.status(), StatusCode::OK, "one CONNECT attempt and no retry: only a new connection helps");
+    assert_eq!(response.headers()["x-pod"], "echo-2");
+    assert_eq!(executed, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_shipped_file_reaches_the_successor() {
+    let (response, executed) = post_after_the_address_moved(Variant::StaleGuard).await;
+    assert_eq!(response.status(), StatusCode::OK);
     assert_eq!(response.headers()["x-pod"], "echo-2");
     assert_eq!(executed, 1);
 }

@@ -41,8 +41,9 @@ pub enum Kind {
     /// `endpoint_id` and in the metadata `envoy.filters.listener.original_dst`.
     #[default]
     Tunnel,
-    /// The pod's address itself: a plain socket address, as on a gateway without ambient mode. Such a
-    /// service needs no internal listener; do not mix kinds within one service.
+    /// The pod's address itself: a plain socket address, as on a gateway without ambient mode. A service
+    /// with a plain endpoint at the time it is set gets a cluster without the internal transport socket;
+    /// do not mix kinds within one service.
     Plain,
 }
 
