@@ -156,7 +156,12 @@ async fn serve(shared: Arc<Shared>, stream: Stream) {
     let gate = Arc::new(Gate::new(shared.script.clone()));
     let mut stream = Gated::new(stream, Arc::clone(&gate));
     let serving = async {
-        match stream.sniff().await {
+        let protocol = tokio::select! {
+            protocol = stream.sniff() => protocol,
+            () = control.draining() => return,
+            () = idle(&shared, &gate) => return,
+        };
+        match protocol {
             Ok(Protocol::Http1) => http1::serve(&shared, stream, &control, &gate).await,
             Ok(Protocol::Http2) => http2::serve(&shared, stream, &control, &gate).await,
             Err(_) => {}

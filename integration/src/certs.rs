@@ -53,6 +53,9 @@ impl Authority {
         params
             .distinguished_name
             .push(DnType::OrganizationName, "stale-guard lab");
+        // Unique, so that a certificate of another authority is one of an unknown issuer.
+        let name = format!("root {}", uuid::Uuid::new_v4());
+        params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let certificate = params

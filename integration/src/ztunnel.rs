@@ -7,7 +7,7 @@ mod tunnel;
 
 use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use http::{Method, StatusCode};
 use rustls::ServerConfig;
@@ -242,11 +242,20 @@ async fn serve_outer(shared: &Arc<Shared>, stream: Stream, control: &Arc<Control
         TlsBehaviour::NeverAnswer => {
             // Keeps the socket open until somebody ends it.
             let _open = stream;
-            return std::future::pending().await;
+            return control.draining().await;
         }
     };
-    let Ok(tls) = TlsAcceptor::from(Arc::clone(config)).accept(stream).await else {
-        return;
+    let handshake = TlsAcceptor::from(Arc::clone(config))
+        .accept(stream)
+        .into_fallible();
+    let handshake = tokio::select! {
+        handshake = handshake => handshake,
+        // No tunnel to wait for.
+        () = control.draining() => return,
+    };
+    let tls = match handshake {
+        Ok(tls) => tls,
+        Err((_, stream)) => return part(stream, control).await,
     };
     let mut builder = h2::server::Builder::new();
     builder
@@ -307,4 +316,14 @@ async fn serve_outer(shared: &Arc<Shared>, stream: Stream, control: &Arc<Control
             respond,
         ));
     }
+}
+
+/// Closes a connection whose handshake failed: FIN, and what the client still sends is read. Closing
+/// at once would send a RST for it, which could overtake the alert at the client.
+async fn part(mut stream: Stream, control: &Control) {
+    const AT_MOST: Duration = Duration::from_secs(2);
+    control.shutdown_write();
+    let mut sink = tokio::io::sink();
+    let drain = tokio::io::copy(&mut stream, &mut sink);
+    let _ = tokio::time::timeout(AT_MOST, drain).await;
 }
