@@ -179,6 +179,8 @@ async fn serve(shared: Arc<Shared>, stream: Stream) {
         }
     };
     tokio::select! {
+        // First: the order to end makes reads fail, which must not be taken for the peer's doing.
+        biased;
         () = control.ended() => {}
         () = faults => {}
         () = serving => {}

@@ -227,6 +227,8 @@ impl Shared {
 async fn serve(shared: Arc<Shared>, stream: Stream) {
     let control = Arc::clone(stream.control());
     tokio::select! {
+        // First: the order to end makes reads fail, which must not be taken for the peer's doing.
+        biased;
         () = control.ended() => {}
         () = serve_outer(&shared, stream, &control) => {}
     }
