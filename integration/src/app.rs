@@ -146,7 +146,12 @@ async fn serve(shared: Arc<Shared>, stream: Stream) {
     let gate = Arc::new(Gate::new(shared.script.clone()));
     let mut stream = Gated::new(stream, Arc::clone(&gate));
     let serving = async {
-        match stream.sniff().await {
+        let protocol = tokio::select! {
+            protocol = stream.sniff() => protocol,
+            () = control.draining() => return,
+            () = idle(&shared, &gate) => return,
+        };
+        match protocol {
             Ok(Protocol::Http1) => http1::serve(&shared, stream, &control, &gate).await,
             Ok(Protocol::Http2) => http2::serve(&shared, stream, &control, &gate).await,
             Err(_) => {}
@@ -164,6 +169,8 @@ async fn serve(shared: Arc<Shared>, stream: Stream) {
         }
     };
     tokio::select! {
+        // First: the order to end makes reads fail, which must not be taken for the peer's doing.
+        biased;
         () = control.ended() => {}
         () = faults => {}
         () = serving => {}

@@ -51,6 +51,9 @@ impl Authority {
         let key = KeyPair::generate().context("key of the authority")?;
         let mut params = CertificateParams::new(Vec::new())?;
         params.distinguished_name.push(DnType::OrganizationName, "stale-guard lab");
+        // Unique, so that a certificate of another authority is one of an unknown issuer.
+        let name = format!("root {}", uuid::Uuid::new_v4());
+        params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let certificate = params.self_signed(&key).context("certificate of the authority")?;

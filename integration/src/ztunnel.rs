@@ -7,7 +7,7 @@ mod tunnel;
 
 use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use http::{Method, StatusCode};
 use rustls::ServerConfig;
@@ -220,6 +220,8 @@ impl Shared {
 async fn serve(shared: Arc<Shared>, stream: Stream) {
     let control = Arc::clone(stream.control());
     tokio::select! {
+        // First: the order to end makes reads fail, which must not be taken for the peer's doing.
+        biased;
         () = control.ended() => {}
         () = serve_outer(&shared, stream, &control) => {}
     }
@@ -235,11 +237,18 @@ async fn serve_outer(shared: &Arc<Shared>, stream: Stream, control: &Arc<Control
         TlsBehaviour::NeverAnswer => {
             // Keeps the socket open until somebody ends it.
             let _open = stream;
-            return std::future::pending().await;
+            return control.draining().await;
         }
     };
-    let Ok(tls) = TlsAcceptor::from(Arc::clone(config)).accept(stream).await else {
-        return;
+    let handshake = TlsAcceptor::from(Arc::clone(config)).accept(stream).into_fallible();
+    let handshake = tokio::select! {
+        handshake = handshake => handshake,
+        // No tunnel to wait for.
+        () = control.draining() => return,
+    };
+    let tls = match handshake {
+        Ok(tls) => tls,
+        Err((_, stream)) => return part(stream, control).await,
     };
     let mut builder = h2::server::Builder::new();
     builder.initial_window_size(1 << 20).initial_connection_window_size(1 << 22);
@@ -285,4 +294,14 @@ async fn serve_outer(shared: &Arc<Shared>, stream: Stream, control: &Arc<Control
         let record = tunnel::Record { shared: Arc::clone(shared), place };
         tunnels.spawn(tunnel::serve(record, behaviour, authority, request.into_body(), respond));
     }
+}
+
+/// Closes a connection whose handshake failed: FIN, and what the client still sends is read. Closing
+/// at once would send a RST for it, which could overtake the alert at the client.
+async fn part(mut stream: Stream, control: &Control) {
+    const AT_MOST: Duration = Duration::from_secs(2);
+    control.shutdown_write();
+    let mut sink = tokio::io::sink();
+    let drain = tokio::io::copy(&mut stream, &mut sink);
+    let _ = tokio::time::timeout(AT_MOST, drain).await;
 }

@@ -9,7 +9,7 @@ mod client;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use client::{GENEROUS, QUIET, World, io_kind, ip};
+use client::{GENEROUS, QUIET, World, end_of, io_kind, ip};
 use h2::Reason;
 use http::StatusCode;
 use lab::app::Behaviour;
@@ -82,7 +82,7 @@ async fn a_graceful_end_sends_goaway_finishes_the_request_and_closes_with_fin() 
         }
     });
     let error = refused.await.expect("GOAWAY");
-    assert!(error.is_go_away() || error.is_library() || error.is_io(), "{error:?}");
+    assert!(error.is_go_away(), "not a GOAWAY: {error:?}");
     tunnel.to.send_data(bytes::Bytes::new(), true).expect("end of stream");
     drop(tunnel);
     assert!(outer.end().await.is_none(), "GOAWAY and FIN are no error");
@@ -142,7 +142,9 @@ async fn one_outer_connection_can_be_ended_by_its_peer_address() {
     let pod = world.pod("pod-a", "10.244.1.1").await;
     let connections = pod.ztunnel().expect("ztunnel").connections();
     for ending in [Ending::Rst, Ending::Fin] {
-        let victim = world.outer(pod.hbone_addr()).await;
+        let mut victim = world.outer(pod.hbone_addr()).await;
+        // After an answer no byte is on its way that could turn a FIN into a RST.
+        victim.connect(pod.addr()).await.expect("tunnel");
         let mut other = world.outer(pod.hbone_addr()).await;
         let id = connections
             .log()
@@ -190,12 +192,15 @@ async fn handshakes_can_be_refused_on_either_side_and_the_port_closed() {
     for (tls, alert) in [(TlsBehaviour::RefuseClient, "UnknownCA"), (TlsBehaviour::UntrustedServer, "UnknownIssuer")] {
         ztunnel.set_tls(tls);
         let outcome = match timeout(GENEROUS, world.try_outer(pod.hbone_addr())).await {
-            Ok(Ok(outer)) => outer.end().await.map(|error| format!("{error:?}")),
+            Ok(Ok(mut outer)) => {
+                let tunnel = outer.connect(pod.addr()).await;
+                tunnel.err().map(|error| format!("{error:?}"))
+            }
             Ok(Err(error)) => Some(format!("{error:?}")),
-            Err(_) => None,
+            Err(_) => Some("no end".to_owned()),
         };
         let outcome = outcome.unwrap_or_default();
-        assert!(outcome.contains(alert) || outcome.contains("DecryptError"), "{tls:?}: {outcome}");
+        assert!(outcome.contains(alert), "{tls:?}: {outcome}");
     }
     ztunnel.set_tls(TlsBehaviour::NeverAnswer);
     assert!(timeout(QUIET, world.try_outer(pod.hbone_addr())).await.is_err());
@@ -236,14 +241,14 @@ async fn the_applications_end_shows_in_the_tunnel() {
     let mut tunnel = outer.connect(pod.addr()).await.expect("tunnel");
     pod.script().next(1, Behaviour::ReadThenClose);
     tunnel.send("POST", "/", "fin").expect("send");
-    let end = timeout(GENEROUS, tunnel.from.data()).await.expect("an end");
+    let end = end_of(&mut tunnel.from).await;
     assert!(end.is_none(), "FIN is END_STREAM: {end:?}");
 
     let mut tunnel = outer.connect(pod.addr()).await.expect("tunnel");
     pod.script().next(1, Behaviour::ReadThenReset);
     tunnel.send("POST", "/", "rst").expect("send");
-    let end = timeout(GENEROUS, tunnel.from.data()).await.expect("an end").expect("an error");
-    assert_eq!(end.expect_err("RST_STREAM").reason(), Some(Reason::CONNECT_ERROR));
+    let end = end_of(&mut tunnel.from).await.expect("RST_STREAM");
+    assert_eq!(end.reason(), Some(Reason::CONNECT_ERROR));
     assert_eq!((pod.executed("fin"), pod.executed("rst")), (1, 1));
     assert!(outer.is_silent().await, "the outer connection is not concerned");
 }

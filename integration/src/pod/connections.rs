@@ -21,7 +21,8 @@ use super::log::Log;
 /// How a socket is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
-    /// `close(2)`: a FIN, unless unread bytes make the kernel send a RST.
+    /// `close(2)`, after what had arrived was read: a FIN. Bytes that arrive later are answered by
+    /// the kernel with RST.
     Fin,
     /// `close(2)` with `SO_LINGER` 0: a RST.
     Rst,
@@ -350,10 +351,15 @@ impl Drop for Stream {
             _ => self.cause.take().unwrap_or(Cause::Local(Ending::Fin)),
         };
         self.control.socket.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(tcp) = self.tcp.take()
-            && cause == Cause::Local(Ending::Rst)
-        {
-            let _ = SockRef::from(&tcp).set_linger(Some(Duration::ZERO));
+        if let Some(tcp) = self.tcp.take() {
+            match cause {
+                Cause::Local(Ending::Rst) => {
+                    let _ = SockRef::from(&tcp).set_linger(Some(Duration::ZERO));
+                }
+                // Unread bytes would turn the FIN into a RST.
+                Cause::Local(Ending::Fin) => while matches!(tcp.try_read(&mut [0; 4096]), Ok(1..)) {},
+                _ => {}
+            }
         }
         self.connections.live.controls().remove(&self.control.id);
         let at = Instant::now();

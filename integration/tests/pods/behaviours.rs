@@ -10,7 +10,7 @@ use lab::pod::PodSpec;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 
-use super::client::{GENEROUS, QUIET, Wire, World, collect, exchange, io_kind, ip, read_all};
+use super::client::{GENEROUS, QUIET, Wire, World, collect, end_of, exchange, io_kind, ip, read_all};
 
 #[tokio::test]
 async fn http1_answers_with_the_pods_name_and_keeps_the_connection() {
@@ -220,7 +220,7 @@ async fn http2_hangs_hang_until_released() {
     assert_eq!(body.data().await.expect("data").expect("data"), "pod-a\n");
     assert!(timeout(QUIET, body.data()).await.is_err(), "the body ended by itself");
     pod.app().expect("application").release();
-    assert!(timeout(GENEROUS, body.data()).await.expect("an end").is_none());
+    assert!(end_of(&mut body).await.is_none());
 }
 
 #[tokio::test]

@@ -134,6 +134,17 @@ pub async fn collect(mut body: RecvStream) -> Result<Vec<u8>, h2::Error> {
     Ok(all)
 }
 
+/// What ends a body that should bring no more bytes: nothing (END_STREAM), or an error.
+pub async fn end_of(body: &mut RecvStream) -> Option<h2::Error> {
+    loop {
+        match timeout(GENEROUS, body.data()).await.expect("an end") {
+            None => return None,
+            Some(Err(error)) => return Some(error),
+            Some(Ok(chunk)) => assert!(chunk.is_empty(), "unexpected bytes: {chunk:?}"),
+        }
+    }
+}
+
 /// A tunnel, with HTTP/1.1 in it.
 pub struct Tunnel {
     pub status: StatusCode,
