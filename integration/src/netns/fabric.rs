@@ -82,6 +82,7 @@ impl Fabric {
         let index = netlink.index(POD_INTERFACE).await?;
         for addr in addrs {
             netlink.add_address(index, *addr).await?;
+            netlink.acknowledge_at_once(index, *addr).await?;
         }
         let member =
             Arc::new(Port { id, port, index, mac, ns: ns.clone(), netlink, addrs: Mutex::new(addrs.to_vec()) });

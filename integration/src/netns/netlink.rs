@@ -1,13 +1,15 @@
 //! The few rtnetlink requests the lab needs, over a connection that lives in one namespace.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::RawFd;
 
 use anyhow::{Context as _, anyhow};
 use futures::TryStreamExt as _;
+use rtnetlink::RouteMessageBuilder;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, AddressHeaderFlags};
 use rtnetlink::packet_route::link::{InfoData, InfoVeth, LinkAttribute};
 use rtnetlink::packet_route::neighbour::NeighbourState;
+use rtnetlink::packet_route::route::{RouteAttribute, RouteMetric, RouteProtocol, RouteScope};
 use rtnetlink::{Handle, LinkBridge, LinkUnspec, LinkVeth};
 use tokio::task::AbortHandle;
 
@@ -98,6 +100,33 @@ impl Netlink {
         message.header.flags |= AddressHeaderFlags::Nodad;
         message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
         request.execute().await.with_context(|| format!("address {addr}"))
+    }
+
+    /// Has every segment acknowledged at once on the link (`quickack` of ip-route(8)).
+    ///
+    /// A delayed acknowledgement may leave up to 40 ms after its cause, by when a pod may have been
+    /// replaced: its successor would answer RST, and end a dead connection before any request does.
+    /// Between two pods of a real cluster there are seconds.
+    pub(super) async fn acknowledge_at_once(&self, index: u32, addr: IpAddr) -> anyhow::Result<()> {
+        let metrics = RouteAttribute::Metrics(vec![RouteMetric::QuickAck(1)]);
+        let mut route = match addr {
+            IpAddr::V4(addr) => RouteMessageBuilder::<Ipv4Addr>::new()
+                .destination_prefix(Ipv4Addr::from_bits(addr.to_bits() & 0xffff_0000), 16)
+                .output_interface(index)
+                .scope(RouteScope::Link)
+                .protocol(RouteProtocol::Kernel)
+                .build(),
+            // 256 is the metric of the kernel's own route to the prefix, which this replaces.
+            IpAddr::V6(addr) => RouteMessageBuilder::<Ipv6Addr>::new()
+                .destination_prefix(Ipv6Addr::from_bits(addr.to_bits() & !u128::from(u64::MAX)), 64)
+                .output_interface(index)
+                .protocol(RouteProtocol::Kernel)
+                .priority(256)
+                .build(),
+        };
+        route.attributes.push(metrics);
+        let request = self.handle.route().add(route).replace();
+        request.execute().await.with_context(|| format!("route to {addr}'s prefix"))
     }
 
     /// A permanent neighbour entry: `addr` is reached at `mac`, whether or not anybody answers.
