@@ -47,6 +47,14 @@ fn text(config: &[u8]) -> String {
     String::from_utf8_lossy(config).into_owned()
 }
 
+#[expect(
+    clippy::panic,
+    reason = "it shows that a panic does not stop the request"
+)]
+fn panics_on_purpose() -> RequestHeadersStatus {
+    panic!("smoke panics on request")
+}
+
 // === HTTP filter ===
 
 struct Http {
@@ -94,6 +102,12 @@ impl<EHF: EnvoyHttpFilter> HttpFilterConfig<EHF> for Http {
     }
 }
 
+impl Drop for HttpStream {
+    fn drop(&mut self) {
+        envoy_log_info!("smoke stream dropped");
+    }
+}
+
 impl<EHF: EnvoyHttpFilter> HttpFilter<EHF> for HttpStream {
     fn on_request_headers(&mut self, envoy: &mut EHF, end_of_stream: bool) -> RequestHeadersStatus {
         let method = envoy
@@ -136,7 +150,7 @@ impl<EHF: EnvoyHttpFilter> HttpFilter<EHF> for HttpStream {
                 );
                 RequestHeadersStatus::StopIteration
             }
-            "/panic" => std::panic::panic_any("smoke panics on request"),
+            "/panic" => panics_on_purpose(),
             "/reset" => {
                 envoy.reset_stream(
                     envoy_proxy_dynamic_modules_rust_sdk::abi::envoy_dynamic_module_type_http_filter_stream_reset_reason::LocalReset,
@@ -160,6 +174,18 @@ impl<EHF: EnvoyHttpFilter> HttpFilter<EHF> for HttpStream {
             envoy.get_attribute_string(AttributeId::UpstreamAddress),
             envoy.get_upstream_connection_id()
         );
+        let path = envoy.get_request_header_value(":path");
+        let first = envoy.get_request_header_value("x-again").is_none();
+        if first && path.is_some_and(|path| path.as_slice() == b"/recreate") {
+            envoy.set_request_header("x-again", b"1");
+            // Envoy up to 1.39 destroys this filter before the call returns.
+            let recreated = envoy.recreate_stream(None);
+            envoy_log_info!(
+                "smoke recreated={recreated} headers={}",
+                envoy.get_request_headers().len()
+            );
+            return ResponseHeadersStatus::StopIteration;
+        }
         ResponseHeadersStatus::Continue
     }
 
@@ -260,6 +286,9 @@ struct Bootstrap {
 
 struct Server;
 
+/// Kept by `on_server_initialized` for the timer, whose hook gets no extension.
+static STATS: Mutex<Option<Box<dyn EnvoyBootstrapExtension + Send + Sync>>> = Mutex::new(None);
+
 fn new_bootstrap(
     envoy: &mut dyn EnvoyBootstrapExtensionConfig,
     name: &str,
@@ -303,6 +332,11 @@ impl BootstrapExtensionConfig for Bootstrap {
             .timer
             .lock()
             .is_ok_and(|t| t.as_ref().is_some_and(|t| t.id() == timer.id()));
+        let connected = STATS
+            .lock()
+            .ok()
+            .and_then(|s| s.as_ref()?.get_gauge_value("control_plane.connected_state"));
+        envoy_log_info!("smoke timer connected_state={connected:?}");
         let callout = envoy.send_http_callout(
             "backend",
             vec![
@@ -367,6 +401,9 @@ impl BootstrapExtensionConfig for Bootstrap {
 
 impl BootstrapExtension for Server {
     fn on_server_initialized(&mut self, envoy: &mut dyn EnvoyBootstrapExtension) {
+        if let Ok(mut stats) = STATS.lock() {
+            *stats = Some(envoy.stats_handle());
+        }
         let mut gauges = 0_u32;
         envoy.iterate_gauges(&mut |_name, _value| {
             gauges = gauges.saturating_add(1);

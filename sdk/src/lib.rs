@@ -56,7 +56,7 @@ pub use config_validator::{
 pub use guard::panics_caught;
 pub use http::{
     ClusterHostCount, EnvoyHttpFilter, EnvoyHttpFilterConfig, EnvoyHttpFilterConfigImpl,
-    EnvoyHttpFilterImpl, HttpFilter, HttpFilterConfig, HttpPerRouteConfig,
+    EnvoyHttpFilterImpl, Headers, HttpFilter, HttpFilterConfig, HttpPerRouteConfig,
     NewHttpFilterConfigFunction, NewHttpFilterPerRouteConfigFunction,
 };
 pub use init::{ProgramInitFunction, get_server_concurrency, is_validation_mode};

@@ -1,6 +1,8 @@
 //! The C ABI: types, and the table of callbacks.
 
 mod callbacks;
+#[cfg(test)]
+mod tests;
 mod types;
 
 pub use callbacks::Callbacks;

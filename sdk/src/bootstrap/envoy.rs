@@ -3,6 +3,9 @@
 use std::ffi::c_void;
 use std::panic::resume_unwind;
 use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::thread::{self, ThreadId};
 
 use super::timer::{EnvoyBootstrapExtensionTimer, Timer};
 use crate::abi::{
@@ -56,7 +59,8 @@ pub trait EnvoyBootstrapExtensionConfig {
     fn add_file_watch(&self, path: &str, events: u32) -> bool {
         false
     }
-    /// Adds a page to the admin interface. Works in the constructor.
+    /// Adds a page to the admin interface. Works in the constructor. Despite its name the prefix is
+    /// the whole path: measured, `/page?x=1` arrives and `/page/x` does not.
     fn register_admin_handler(
         &self,
         path_prefix: &str,
@@ -101,9 +105,20 @@ pub trait EnvoyBootstrapExtension {
     /// Visits all counters until the visitor says `false`. The visitor must only collect: it may
     /// run under a lock of the stats store.
     fn iterate_counters(&self, callback: &mut dyn FnMut(&str, u64) -> bool) {}
+    /// A handle on the same stats that may be kept, for the hooks of the configuration: they get no
+    /// extension. Main thread only, while the extension lives; else it answers as if there were no
+    /// stats. (Not in the official crate.)
+    fn stats_handle(&self) -> Box<dyn EnvoyBootstrapExtension + Send + Sync> {
+        Box::new(NoStats)
+    }
     /// Visits all gauges, as above.
     fn iterate_gauges(&self, callback: &mut dyn FnMut(&str, u64) -> bool) {}
 }
+
+/// Stats of no server.
+struct NoStats;
+
+impl EnvoyBootstrapExtension for NoStats {}
 
 /// The real configuration.
 pub(crate) struct EnvoyBootstrapExtensionConfigImpl {
@@ -115,9 +130,17 @@ pub(crate) struct EnvoyBootstrapExtensionImpl<'a> {
     handle: &'a Handle,
 }
 
-/// A visitor, and the panic that it ended with: no panic may cross Envoy's frames.
+/// A kept handle: the extension's pointer, null once it is gone, and the thread that may use it.
+struct StatsHandle {
+    shared: Arc<AtomicPtr<c_void>>,
+    thread: ThreadId,
+}
+
+/// A visitor, whether it has had enough, and the panic that it ended with: no panic may cross Envoy's frames.
 struct Visit<'a> {
     callback: &'a mut dyn FnMut(&str, u64) -> bool,
+    /// Envoy 1.38 and 1.39 go on after a "stop"; so the module stops by itself.
+    stopped: bool,
     panic: Option<Box<dyn std::any::Any + Send>>,
 }
 
@@ -205,7 +228,9 @@ impl<'a> EnvoyBootstrapExtensionImpl<'a> {
     }
 }
 
-impl EnvoyBootstrapExtension for EnvoyBootstrapExtensionImpl<'_> {
+/// The stats methods, for every type with a `raw`.
+macro_rules! stats {
+    () => {
     fn get_counter_value(&self, name: &str) -> Option<u64> {
         let mut value = 0;
         ask!(self, bootstrap_extension_get_counter_value(name.into(), &raw mut value) or false)
@@ -232,6 +257,42 @@ impl EnvoyBootstrapExtension for EnvoyBootstrapExtensionImpl<'_> {
             |visitor, user| ask!(self, bootstrap_extension_iterate_gauges(visitor, user) or ()),
         );
     }
+    };
+}
+
+impl EnvoyBootstrapExtension for EnvoyBootstrapExtensionImpl<'_> {
+    stats!();
+
+    fn stats_handle(&self) -> Box<dyn EnvoyBootstrapExtension + Send + Sync> {
+        Box::new(StatsHandle {
+            shared: self.handle.share(),
+            thread: thread::current().id(),
+        })
+    }
+}
+
+// === impl StatsHandle ===
+
+impl StatsHandle {
+    /// Null, and so no stats, on a foreign thread and after the extension's end.
+    fn raw(&self) -> *mut c_void {
+        if thread::current().id() == self.thread {
+            self.shared.load(Ordering::Relaxed)
+        } else {
+            ptr::null_mut()
+        }
+    }
+}
+
+impl EnvoyBootstrapExtension for StatsHandle {
+    stats!();
+
+    fn stats_handle(&self) -> Box<dyn EnvoyBootstrapExtension + Send + Sync> {
+        Box::new(Self {
+            shared: Arc::clone(&self.shared),
+            thread: self.thread,
+        })
+    }
 }
 
 // === free functions ===
@@ -243,6 +304,7 @@ fn visit(
 ) {
     let mut visit = Visit {
         callback,
+        stopped: false,
         panic: None,
     };
     iterate(visitor, (&raw mut visit).cast());
@@ -256,16 +318,18 @@ fn visit(
 unsafe extern "C" fn visitor(name: EB, value: u64, user: *mut c_void) -> u32 {
     // SAFETY: `visit` passed it and touches it only after the iteration.
     let visit = unsafe { &mut *user.cast::<Visit<'_>>() };
+    if visit.stopped {
+        return 1;
+    }
     let call = std::panic::AssertUnwindSafe(|| {
         // SAFETY: the buffer lives as long as this call.
         let name = unsafe { EnvoyBuffer::from_raw(name) };
         (visit.callback)(&name.to_str_lossy(), value)
     });
-    match std::panic::catch_unwind(call) {
-        Ok(go_on) => u32::from(!go_on),
-        Err(payload) => {
-            visit.panic = Some(payload);
-            1
-        }
-    }
+    let go_on = std::panic::catch_unwind(call).unwrap_or_else(|payload| {
+        visit.panic = Some(payload);
+        false
+    });
+    visit.stopped = !go_on;
+    u32::from(visit.stopped)
 }

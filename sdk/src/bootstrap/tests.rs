@@ -1,1 +1,272 @@
+//! The bootstrap extension's hooks, called as Envoy would.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+use std::cell::Cell;
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::Mutex;
+
+use super::exported::*;
+use super::*;
+use crate::EnvoyBootstrapExtensionConfigScheduler;
+use crate::abi::envoy_dynamic_module_type_envoy_buffer as EB;
+use crate::testing::{Factories, buffer, fake_callbacks, install, install_factories, with_fake};
+
+thread_local! {
+    static COMPLETIONS: Cell<u32> = const { Cell::new(0) };
+}
+
+const ENVOY: *mut c_void = ptr::without_provenance_mut(64);
+
+#[derive(Clone, Copy, PartialEq)]
+enum Shutdown {
+    Done,
+    Forgets,
+    Panics,
+}
+
+struct Config {
+    shutdown: Shutdown,
+    stats: Mutex<Option<Box<dyn EnvoyBootstrapExtension + Send + Sync>>>,
+    _timer: Box<dyn EnvoyBootstrapExtensionTimer>,
+    _scheduler: Box<dyn EnvoyBootstrapExtensionConfigScheduler>,
+}
+
+struct Extension(Shutdown);
+
+fn new_config(
+    envoy: &mut dyn EnvoyBootstrapExtensionConfig,
+    _name: &str,
+    config: &[u8],
+) -> Option<Box<dyn BootstrapExtensionConfig>> {
+    let shutdown = match config {
+        b"forgets" => Shutdown::Forgets,
+        b"panics" => Shutdown::Panics,
+        b"panic now" => panic!("in the constructor"),
+        _ => Shutdown::Done,
+    };
+    let (timer, scheduler) = (envoy.new_timer(), envoy.new_scheduler());
+    Some(Box::new(Config {
+        shutdown,
+        stats: Mutex::default(),
+        _timer: timer,
+        _scheduler: scheduler,
+    }))
+}
+
+impl BootstrapExtensionConfig for Config {
+    fn new_bootstrap_extension(
+        &self,
+        envoy: &mut dyn EnvoyBootstrapExtension,
+    ) -> Box<dyn BootstrapExtension> {
+        *self.stats.lock().unwrap() = Some(envoy.stats_handle());
+        Box::new(Extension(self.shutdown))
+    }
+
+    fn on_scheduled(&self, _envoy: &mut dyn EnvoyBootstrapExtensionConfig, _event_id: u64) {
+        let stats = self.stats.lock().unwrap();
+        let stats = stats.as_ref().unwrap();
+        let here = stats.get_gauge_value("up");
+        let elsewhere =
+            std::thread::scope(|scope| scope.spawn(|| stats.get_gauge_value("up")).join().unwrap());
+        with_fake(|fake| fake.admin_body = format!("{here:?} {elsewhere:?}"));
+    }
+
+    fn on_timer_fired(
+        &self,
+        _envoy: &mut dyn EnvoyBootstrapExtensionConfig,
+        timer: &dyn EnvoyBootstrapExtensionTimer,
+    ) {
+        timer.enable(std::time::Duration::from_secs(1));
+    }
+
+    fn on_admin_request(
+        &self,
+        _envoy: &mut dyn EnvoyBootstrapExtensionConfig,
+        method: &str,
+        path: &str,
+        body: &[u8],
+    ) -> (u32, String) {
+        assert!(path != "/panic", "in on_admin_request");
+        (200, format!("{method} {path} {body:?}"))
+    }
+}
+
+impl BootstrapExtension for Extension {
+    fn on_server_initialized(&mut self, envoy: &mut dyn EnvoyBootstrapExtension) {
+        let mut seen = 0;
+        envoy.iterate_gauges(&mut |_name, _value| {
+            seen += 1;
+            seen < 2
+        });
+        with_fake(|fake| fake.admin_body = format!("seen {seen}"));
+        envoy.iterate_gauges(&mut |_name, _value| panic!("in a visitor"));
+    }
+
+    fn on_shutdown(
+        &mut self,
+        _envoy: &mut dyn EnvoyBootstrapExtension,
+        completion: CompletionCallback,
+    ) {
+        match self.0 {
+            Shutdown::Done => completion.done(),
+            Shutdown::Forgets => {}
+            Shutdown::Panics => panic!("in on_shutdown"),
+        }
+    }
+}
+
+unsafe extern "C" fn complete(context: *mut c_void) {
+    assert_eq!(context, ENVOY);
+    COMPLETIONS.set(COMPLETIONS.get() + 1);
+}
+
+fn extension(bytes: &[u8]) -> (*const c_void, *const c_void) {
+    install(fake_callbacks());
+    install_factories(Factories {
+        bootstrap: Some(new_config),
+        ..Factories::default()
+    });
+    // SAFETY: the buffers outlive the hooks.
+    unsafe {
+        let config =
+            envoy_dynamic_module_on_bootstrap_extension_config_new(ENVOY, EB::EMPTY, buffer(bytes));
+        (
+            config,
+            envoy_dynamic_module_on_bootstrap_extension_new(config, ENVOY),
+        )
+    }
+}
+
+#[test]
+fn shutdown_completes_exactly_once_whatever_the_extension_does() {
+    for kind in [&b""[..], b"forgets", b"panics"] {
+        let (_, extension) = extension(kind);
+        // SAFETY: alive; the second call meets an inert extension if the first panicked.
+        unsafe {
+            envoy_dynamic_module_on_bootstrap_extension_shutdown(
+                ENVOY,
+                extension,
+                Some(complete),
+                ENVOY,
+            );
+            assert_eq!(COMPLETIONS.take(), 1, "Envoy would hang, or be told twice");
+            envoy_dynamic_module_on_bootstrap_extension_shutdown(
+                ENVOY,
+                extension,
+                Some(complete),
+                ENVOY,
+            );
+            assert_eq!(
+                COMPLETIONS.take(),
+                1,
+                "an inert extension must complete as well"
+            );
+            envoy_dynamic_module_on_bootstrap_extension_destroy(extension);
+        }
+    }
+    // SAFETY: null is allowed.
+    unsafe {
+        envoy_dynamic_module_on_bootstrap_extension_shutdown(
+            ENVOY,
+            ptr::null(),
+            Some(complete),
+            ENVOY,
+        )
+    };
+    assert_eq!(COMPLETIONS.take(), 1);
+}
+
+#[test]
+fn a_panicking_constructor_rejects_the_configuration() {
+    assert!(extension(b"panic now").0.is_null());
+}
+
+#[test]
+fn timers_and_schedulers_are_deleted_with_the_configuration() {
+    let (config, _) = extension(b"");
+    assert_eq!(with_fake(|fake| fake.live_handles.len()), 2);
+    let fired = ptr::without_provenance_mut(1);
+    // SAFETY: alive.
+    unsafe {
+        envoy_dynamic_module_on_bootstrap_extension_timer_fired(ENVOY, config, fired);
+        assert_eq!(
+            with_fake(|fake| fake.live_handles.len()),
+            2,
+            "a reference to a timer must not delete it"
+        );
+        envoy_dynamic_module_on_bootstrap_extension_config_destroy(config);
+    }
+    with_fake(|fake| {
+        assert!(
+            fake.live_handles.is_empty(),
+            "a timer or a scheduler leaked"
+        );
+        assert!(
+            fake.log.iter().all(|(level, _)| *level < 5),
+            "deleted twice: {:?}",
+            fake.log
+        );
+    });
+}
+
+#[test]
+fn an_admin_request_is_answered_even_after_a_panic() {
+    let (config, _) = extension(b"");
+    let ask = |path: &[u8]| {
+        // SAFETY: alive; the buffers outlive the hook.
+        let status = unsafe {
+            envoy_dynamic_module_on_bootstrap_extension_admin_request(
+                ENVOY,
+                config,
+                buffer(b"GET"),
+                buffer(path),
+                EB::EMPTY,
+            )
+        };
+        (
+            status,
+            with_fake(|fake| std::mem::take(&mut fake.admin_body)),
+        )
+    };
+    assert_eq!(ask(b"/a\xff"), (200, "GET /a\u{fffd} []".to_owned()));
+    assert_eq!(ask(b"/panic").0, 500);
+    assert_eq!(
+        ask(b"/b").0,
+        200,
+        "a panic on one page must not end the status page"
+    );
+}
+
+#[test]
+fn a_visitor_that_stops_is_left_alone_even_if_envoy_goes_on() {
+    let (_, extension) = extension(b"");
+    with_fake(|fake| {
+        fake.gauges
+            .extend(["a", "b", "c", "d"].map(|name| (name.to_owned(), 1)))
+    });
+    let before = crate::panics_caught();
+    // SAFETY: alive.
+    unsafe { envoy_dynamic_module_on_bootstrap_extension_server_initialized(ENVOY, extension) };
+    assert_eq!(with_fake(|fake| fake.admin_body.clone()), "seen 2");
+    assert!(
+        crate::panics_caught() > before,
+        "a visitor's panic must surface in the hook, not in Envoy"
+    );
+}
+
+#[test]
+fn a_stats_handle_works_on_its_thread_until_the_extension_is_gone() {
+    let (config, extension) = extension(b"");
+    with_fake(|fake| fake.gauges.insert("up".into(), 1));
+    // SAFETY: alive.
+    unsafe { envoy_dynamic_module_on_bootstrap_extension_config_scheduled(ENVOY, config, 1) };
+    assert_eq!(with_fake(|fake| fake.admin_body.clone()), "Some(1) None");
+    // SAFETY: the extension ends before its configuration, as in Envoy.
+    unsafe {
+        envoy_dynamic_module_on_bootstrap_extension_destroy(extension);
+        envoy_dynamic_module_on_bootstrap_extension_config_scheduled(ENVOY, config, 1);
+    }
+    assert_eq!(with_fake(|fake| fake.admin_body.clone()), "None None");
+}

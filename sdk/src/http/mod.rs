@@ -14,7 +14,7 @@ mod tests;
 use std::any::Any;
 
 pub use envoy_config::{EnvoyHttpFilterConfig, EnvoyHttpFilterConfigImpl};
-pub use envoy_filter::{ClusterHostCount, EnvoyHttpFilter};
+pub use envoy_filter::{ClusterHostCount, EnvoyHttpFilter, Headers};
 pub use envoy_filter_impl::EnvoyHttpFilterImpl;
 pub use hooks::exported;
 

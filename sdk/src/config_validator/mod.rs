@@ -4,6 +4,9 @@
 //! rejects.) A validator has no configuration object on Envoy's side, so it defines no metrics: let
 //! it count in atomics that a filter's or an extension's metrics, or an admin page, publish.
 
+#[cfg(test)]
+mod tests;
+
 use std::borrow::Cow;
 use std::ffi::c_void;
 use std::ptr;

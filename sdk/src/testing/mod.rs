@@ -2,7 +2,11 @@
 //!
 //! The table and the constructors set here are the calling thread's own, so tests run side by side.
 
+mod fakes;
+
 use std::cell::Cell;
+
+pub use fakes::{FakeEnvoy, buffer, fake_callbacks, with_fake};
 
 pub use crate::__private::{Factories, hooks};
 use crate::abi::Callbacks;
