@@ -443,6 +443,15 @@ fn new_validator(name: &str, config: &[u8]) -> Option<Box<dyn ConfigValidatorCon
     Some(Box::new(Validator))
 }
 
+fn first(resources: &[ConfigValidatorResource]) -> Option<String> {
+    let first = resources.first()?;
+    let bytes = first.resource.map(<[u8]>::len);
+    Some(format!(
+        "{} {} {:?} {:?} {bytes:?}",
+        first.name, first.version, first.aliases, first.ttl
+    ))
+}
+
 impl ConfigValidatorConfig for Validator {
     fn validate(
         &self,
@@ -451,9 +460,10 @@ impl ConfigValidatorConfig for Validator {
         resources: &[ConfigValidatorResource],
     ) -> Result<(), String> {
         envoy_log_info!(
-            "smoke validate {type_url} {} clusters={}",
+            "smoke validate {type_url} {} clusters={} first={:?}",
             resources.len(),
-            context.dynamic_cluster_count()
+            context.dynamic_cluster_count(),
+            first(resources),
         );
         Ok(())
     }
@@ -466,9 +476,9 @@ impl ConfigValidatorConfig for Validator {
         removed: &[&str],
     ) -> Result<(), String> {
         envoy_log_info!(
-            "smoke validate_delta {type_url} +{} -{}",
+            "smoke validate_delta {type_url} +{} -{removed:?} first={:?}",
             added.len(),
-            removed.len()
+            first(added),
         );
         Ok(())
     }

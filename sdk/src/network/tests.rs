@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 use std::ptr;
 
@@ -16,6 +16,7 @@ use crate::testing::{Factories, buffer, fake_callbacks, install, install_factori
 use crate::{EnvoyCounterId, EnvoyNetworkFilterScheduler};
 
 thread_local! {
+    static PANIC_IN_DROP: Cell<bool> = const { Cell::new(false) };
     static EVENTS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -65,7 +66,7 @@ impl<ENF: EnvoyNetworkFilter> NetworkFilter<ENF> for Filter {
 impl Drop for Filter {
     fn drop(&mut self) {
         EVENTS.with_borrow_mut(|events| events.push("drop".into()));
-        assert!(self.0.0 != usize::MAX, "in drop");
+        assert!(!PANIC_IN_DROP.get(), "in drop");
     }
 }
 
@@ -153,4 +154,14 @@ fn after_a_panic_bytes_flow_on() {
         ["drop"],
         "an inert filter gets no on_destroy, but is dropped"
     );
+}
+
+#[test]
+fn a_panic_in_a_filters_drop_stays_in_the_module() {
+    let filter = filter();
+    PANIC_IN_DROP.set(true);
+    let before = crate::panics_caught();
+    // SAFETY: alive.
+    unsafe { envoy_dynamic_module_on_network_filter_destroy(filter) };
+    assert!(crate::panics_caught() > before);
 }
