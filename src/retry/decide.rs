@@ -67,6 +67,8 @@ pub enum Reason {
     CallerDeclines,
     /// None of the configured conditions applies to this request.
     NoCondition,
+    /// It says that its body is larger than what Envoy keeps for another attempt.
+    BodyOverLimit,
     /// The budget is used up.
     BudgetExhausted,
 }
@@ -89,7 +91,7 @@ impl Action<'_> {
 
 impl Reason {
     /// Every reason, in the order of the documentation's table.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::RuleAllows,
         Self::IdempotencyKey,
         Self::MethodEligible,
@@ -103,6 +105,7 @@ impl Reason {
         Self::EvidenceUnknown,
         Self::CallerDeclines,
         Self::NoCondition,
+        Self::BodyOverLimit,
         Self::BudgetExhausted,
     ];
 
@@ -123,6 +126,7 @@ impl Reason {
             Self::EvidenceUnknown => "evidence_unknown",
             Self::CallerDeclines => "caller_declines",
             Self::NoCondition => "no_condition",
+            Self::BodyOverLimit => "body_over_limit",
             Self::BudgetExhausted => "budget_exhausted",
         }
     }
@@ -131,7 +135,11 @@ impl Reason {
 /// Decides about one request.
 ///
 /// Order: what is never retried; the caller's own refusal; the rules; gRPC, which only a rule or a key
-/// makes eligible; the idempotency key; the method with its preconditions; the conditions; the budget.
+/// makes eligible; the idempotency key; the method with its preconditions; the conditions; the body's
+/// length; the budget.
+///
+/// A body that Envoy cannot keep is refused here, not left to Envoy: between two attempts Envoy would
+/// answer 507 where it answers the upstream's own error without a retry policy.
 #[must_use]
 pub fn decide<'a>(request: &Evidence<'_>, policy: &'a Policy, allowance: Allowance) -> Verdict<'a> {
     let verdict = eligibility(request, policy);
@@ -140,6 +148,9 @@ pub fn decide<'a>(request: &Evidence<'_>, policy: &'a Policy, allowance: Allowan
         Action::RetryUnprocessed(on) => on.iter().any(|condition| condition.proves_unprocessed()),
         Action::Leave => return verdict,
     };
+    if applies && request.body_over_limit() {
+        return Verdict { action: Action::Leave, reason: Reason::BodyOverLimit, ..verdict };
+    }
     match (applies, allowance) {
         (true, Allowance::Available) => verdict,
         (true, Allowance::Exhausted) => Verdict { action: Action::Leave, reason: Reason::BudgetExhausted, ..verdict },

@@ -199,6 +199,25 @@ fn conditions_of_grpc_do_not_apply_to_other_requests() {
 }
 
 #[test]
+fn a_body_that_says_that_it_is_too_large_to_keep_is_left_alone() {
+    let policy = policy("{}");
+    for (method, length, expected) in [
+        ("PUT", "1000", Reason::MethodEligible),
+        ("PUT", "1001", Reason::BodyOverLimit),
+        ("POST", "1001", Reason::BodyOverLimit),
+        ("POST", "1000", Reason::MethodNotEligible),
+        ("PUT", "many", Reason::MethodEligible),
+        ("CONNECT", "1001", Reason::Connect),
+    ] {
+        let request = Request::new(method, "/").with("content-length", length);
+        assert_eq!(reason(&policy, &request), expected, "{method} {length}");
+    }
+    let request = Request::new("PUT", "/").with("content-length", "1001");
+    let unbounded = Evidence { kept: super::super::request::Kept::All, ..request.evidence() };
+    assert_eq!(decide(&unbounded, &policy, Allowance::Available).reason, Reason::MethodEligible);
+}
+
+#[test]
 fn an_empty_budget_leaves_requests_without_the_right_to_retry() {
     let policy = policy("{}");
     for method in ["GET", "POST"] {

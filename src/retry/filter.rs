@@ -12,6 +12,7 @@ use envoy_proxy_dynamic_modules_rust_sdk::{
         envoy_dynamic_module_type_on_http_filter_local_reply_status as LocalReplyStatus,
         envoy_dynamic_module_type_on_http_filter_request_body_status as BodyStatus,
         envoy_dynamic_module_type_on_http_filter_request_headers_status as HeadersStatus,
+        envoy_dynamic_module_type_on_http_filter_response_headers_status as ResponseHeadersStatus,
     },
     envoy_log_debug, envoy_log_warn,
 };
@@ -21,7 +22,7 @@ use super::{
     explain::{Explain, Reset},
     outcome::{Attempts, Ending, Rights},
     policy::Policy,
-    request::{Evidence, Headers},
+    request::{Evidence, Headers, Kept},
     stats::{Event, Stats},
     steer,
     worker::{self, Loaded},
@@ -35,6 +36,11 @@ pub const FLAG: &str = "SGX";
 /// Where Envoy counts attempts for the upstream, if the virtual host asks for it
 /// (`include_request_attempt_count`, as Istio does). The only source on Envoy 1.38.
 const ATTEMPT_COUNT: &str = "x-envoy-attempt-count";
+
+/// Envoy's response code details when the body outgrows the limit between two attempts. It answers 507
+/// then, which says that the *proxy* failed for good; without the right to be retried the request would
+/// have ended with the upstream's failure, a 503, so that is what the client is told.
+const GAVE_UP: &[u8] = b"request_payload_exceeded_retry_buffer_limit";
 
 /// One filter configuration, shared by all streams.
 pub struct RetryConfig {
@@ -64,6 +70,8 @@ struct Stream {
     foreign_count: bool,
     body: u64,
     body_limit: u64,
+    /// Envoy answered 507 between two attempts.
+    gave_up: bool,
     /// Of a local reply, on Envoys that do not show them otherwise.
     details: Vec<u8>,
 }
@@ -131,10 +139,22 @@ impl<E: EnvoyHttpFilter> HttpFilter<E> for RetryFilter {
         details: envoy_proxy_dynamic_modules_rust_sdk::EnvoyBuffer,
         _reset_imminent: bool,
     ) -> LocalReplyStatus {
-        if let Some(stream) = self.stream.as_mut().filter(|_| !self.shared.sees_attempts) {
-            stream.details = details.as_slice().to_vec();
+        if let Some(stream) = self.stream.as_mut() {
+            stream.gave_up = details.as_slice() == GAVE_UP;
+            if !self.shared.sees_attempts {
+                stream.details = details.as_slice().to_vec();
+            }
         }
         LocalReplyStatus::Continue
+    }
+
+    fn on_response_headers(&mut self, envoy: &mut E, _end_of_stream: bool) -> ResponseHeadersStatus {
+        let ours = |stream: &Stream| stream.gave_up && stream.rights.is_some_and(|rights| rights.given);
+        let is_507 = envoy.get_response_header_value(":status").is_some_and(|status| status.as_slice() == b"507");
+        if is_507 && self.stream.as_ref().is_some_and(ours) {
+            envoy.set_response_header(":status", b"503");
+        }
+        ResponseHeadersStatus::Continue
     }
 
     fn on_stream_complete(&mut self, envoy: &mut E) {
@@ -171,6 +191,11 @@ impl Shared {
             authority: envoy.get_request_header_value(":authority").map(|value| value.as_slice()),
             path: envoy.get_request_header_value(":path").map(|value| value.as_slice()),
             headers: &headers,
+            // 0 is how Envoy says "no limit".
+            kept: match envoy.get_buffer_limit() {
+                0 => Kept::All,
+                limit => Kept::UpTo(limit),
+            },
         };
         let verdict = decide(&request, policy, allowance);
         let set = steer::headers(&request, &verdict.action);
@@ -197,7 +222,15 @@ impl Shared {
         if verdict.reason == Reason::BudgetExhausted {
             warn_exhausted(allowance, envoy.get_worker_index(), now);
         }
-        Stream { rights, foreign_count, body: 0, body_limit: 0, details: Vec::new(), loaded: Arc::clone(&loaded) }
+        Stream {
+            rights,
+            foreign_count,
+            body: 0,
+            body_limit: 0,
+            gave_up: false,
+            details: Vec::new(),
+            loaded: Arc::clone(&loaded),
+        }
     }
 
     /// Counts and annotates a decision.

@@ -38,6 +38,7 @@ impl EnvoyHttpFilterConfig for Loading {
 #[derive(Default)]
 struct Fake {
     request: Vec<(String, Vec<u8>)>,
+    status: Option<Vec<u8>>,
     route: Option<Arc<HttpPerRouteConfig>>,
     numbers: HashMap<u32, i64>,
     texts: HashMap<u32, &'static str>,
@@ -95,6 +96,16 @@ impl EnvoyHttpFilter for Fake {
     fn set_request_header(&mut self, key: &str, value: &[u8]) -> bool {
         self.request.retain(|(name, _)| name != key);
         self.request.push((key.to_owned(), value.to_vec()));
+        true
+    }
+
+    fn get_response_header_value(&self, key: &str) -> Option<EnvoyBuffer<'_>> {
+        self.status.as_deref().filter(|_| key == ":status").map(EnvoyBuffer::from)
+    }
+
+    fn set_response_header(&mut self, key: &str, value: &[u8]) -> bool {
+        assert_eq!(key, ":status");
+        self.status = Some(value.to_vec());
         true
     }
 
@@ -248,6 +259,27 @@ fn a_body_over_the_limit_is_counted_as_such() {
     let mut fake = Fake::new(Request::new("PUT", "/")).ended(1, 503, UC, BROKEN);
     fake.body_piece = 1_001;
     assert_eq!(run(&config("{}"), fake).count("retry_outcome_body_over_limit"), 1);
+}
+
+#[test]
+fn an_envoy_that_gives_up_between_attempts_tells_the_client_of_the_upstream_s_failure() {
+    let outgrown = "request_payload_exceeded_retry_buffer_limit";
+    for (method, mode, status, details, expected) in [
+        ("PUT", "enforce", b"507", outgrown, b"503"),
+        ("PUT", "observe", b"507", outgrown, b"507"),
+        ("CONNECT", "enforce", b"507", outgrown, b"507"),
+        ("PUT", "enforce", b"507", "via_upstream", b"507"),
+        ("PUT", "enforce", b"200", outgrown, b"200"),
+    ] {
+        let config = config(&format!(r#"{{"mode":"{mode}"}}"#));
+        let mut envoy = Fake::new(Request::new(method, "/")).ended(1, 507, 0, details);
+        envoy.status = Some(status.to_vec());
+        let mut filter = config.new_http_filter(&mut envoy);
+        filter.on_request_headers(&mut envoy, false);
+        filter.on_local_reply(&mut envoy, 507, EnvoyBuffer::new(details), false);
+        filter.on_response_headers(&mut envoy, true);
+        assert_eq!(envoy.status.as_deref(), Some(&expected[..]), "{method} {mode} {details}");
+    }
 }
 
 #[test]

@@ -11,6 +11,17 @@ pub struct Evidence<'a> {
     pub path: Option<&'a [u8]>,
     /// The other headers.
     pub headers: &'a dyn Headers,
+    /// How much of a body Envoy keeps for another attempt, as far as the filter can see.
+    pub kept: Kept,
+}
+
+/// A bound on the body that Envoy keeps for another attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kept {
+    /// So many bytes.
+    UpTo(u64),
+    /// Any number.
+    All,
 }
 
 /// Request headers by lower-case name.
@@ -67,6 +78,16 @@ impl<'a> Evidence<'a> {
         let slash = path.iter().rposition(|byte| *byte == b'/')?;
         let (service, method) = path.split_at_checked(slash)?;
         Some(Call { service, method: method.get(1..)? })
+    }
+
+    /// Whether the request says that its body is larger than what Envoy keeps. A body of unknown length
+    /// is not, until it is seen to be.
+    #[must_use]
+    pub fn body_over_limit(&self) -> bool {
+        let Kept::UpTo(limit) = self.kept else { return false };
+        let length = self.headers.joined("content-length");
+        let length = length.and_then(|value| std::str::from_utf8(&value).ok()?.trim().parse::<u64>().ok());
+        length.is_some_and(|length| length > limit)
     }
 
     /// Whether the request asks to leave HTTP (RFC 9110 section 7.8). `Upgrade` alone is taken for it:

@@ -5,7 +5,7 @@ use envoy_proxy_dynamic_modules_rust_sdk::{EnvoyCounterId, EnvoyHttpFilter, Envo
 use super::{decide::Reason, outcome::Outcome};
 
 /// Every counter's name, without Envoy's prefix for the module, and what it counts.
-pub const HELP: [(&str, &str); 27] = [
+pub const HELP: [(&str, &str); 28] = [
     ("retry_requests", "requests that were decided on (mode enforce or observe)"),
     ("retry_granted", "requests that got the right to be retried (observe: would have got it)"),
     ("retry_granted_unprocessed", "requests that got the right only where no upstream acted on them"),
@@ -24,6 +24,7 @@ pub const HELP: [(&str, &str); 27] = [
     ("retry_decision_evidence_unknown", "refused: what a rule asks for could not be read"),
     ("retry_decision_caller_declines", "refused: the caller sent x-envoy-max-retries: 0"),
     ("retry_decision_no_condition", "refused: no configured condition applies"),
+    ("retry_decision_body_over_limit", "refused: its body is larger than Envoy's buffer limit"),
     ("retry_decision_budget_exhausted", "refused: the budget is used up"),
     ("retry_outcome_not_needed", "had the right, and the first attempt was answered"),
     ("retry_outcome_succeeded", "was retried, and answered"),

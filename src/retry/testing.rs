@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::{
     policy::Policy,
-    request::{Evidence, Headers},
+    request::{Evidence, Headers, Kept},
 };
 
 /// A request that owns its bytes.
@@ -42,6 +42,7 @@ impl Request {
             authority: self.authority.as_deref(),
             path: self.path.as_deref(),
             headers: self,
+            kept: Kept::UpTo(1_000),
         }
     }
 }
