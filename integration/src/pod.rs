@@ -240,6 +240,24 @@ impl Pod {
     /// Requests or tunnels were still open at the deadline ([`DEADLINE`]); the pod is gone all the
     /// same.
     pub async fn end_gracefully(self) -> anyhow::Result<()> {
+        self.drain().await?;
+        self.link.cut().await
+    }
+
+    /// As [`Pod::end_gracefully`], but what is still open after `grace` is closed with FIN, as when
+    /// Kubernetes kills a pod whose `terminationGracePeriodSeconds` is over. Returns whether
+    /// everything was done by itself.
+    ///
+    /// # Errors
+    /// Netlink failed, or a socket stayed open.
+    pub async fn end_within(self, grace: Duration) -> anyhow::Result<bool> {
+        let drained = tokio::time::timeout(grace, self.drain()).await;
+        end_all(&self.apps, self.ztunnel.as_ref(), Ending::Fin).await?;
+        self.link.cut().await?;
+        Ok(matches!(drained, Ok(Ok(()))))
+    }
+
+    async fn drain(&self) -> anyhow::Result<()> {
         let applications = futures::future::try_join_all(self.apps.iter().map(App::drain));
         let tunnels = async {
             match &self.ztunnel {
@@ -247,8 +265,7 @@ impl Pod {
                 None => Ok(()),
             }
         };
-        tokio::try_join!(applications, tunnels)?;
-        self.link.cut().await
+        tokio::try_join!(applications, tunnels).map(drop)
     }
 
     /// Everything in the pod dies at once, and its kernel says so: RST on every connection. Then

@@ -91,6 +91,24 @@ async fn a_graceful_end_sends_goaway_finishes_the_request_and_closes_with_fin() 
 }
 
 #[tokio::test]
+async fn a_tunnel_that_outlasts_the_grace_period_is_closed_with_fin() {
+    let world = World::new().await;
+    let pod = world.pod("pod-a", "10.244.1.1").await;
+    let mut outer = world.outer(pod.hbone_addr()).await;
+    let mut tunnel = outer.connect(pod.addr()).await.expect("tunnel");
+    tunnel.send("GET", "/?hang=headers", "hung").expect("send");
+    pod.wait_for_execution("hung").await.expect("execution");
+    let done = pod
+        .end_within(Duration::from_millis(200))
+        .await
+        .expect("end");
+    assert!(!done, "a hung request cannot end by itself");
+    let error = outer.end().await;
+    let kind = error.as_ref().and_then(io_kind);
+    assert_ne!(kind, Some(ErrorKind::ConnectionReset), "{error:?}");
+}
+
+#[tokio::test]
 async fn a_crash_resets_every_connection_before_the_pod_is_gone() {
     let world = World::new().await;
     let pod = world.pod("pod-a", "10.244.1.1").await;
