@@ -148,7 +148,7 @@ async fn the_fence_keeps_the_new_service_off_the_old_services_connection() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flap_of_a_live_pod_breaks_nothing_in_flight() {
     let (mesh, pod) = warm(Setup::new(Variant::StaleGuard)).await;
-    let mut held = HeldStream::open(&mesh.connector(), &StreamSpec::get(ECHO, HANG), "held").await.unwrap();
+    let held = HeldStream::open(&mesh.connector(), &StreamSpec::get(ECHO, HANG), "held").await.unwrap();
     let slow = mesh.request(http::Method::POST, ECHO, "/?delay_ms=1500").body(bytes::Bytes::new()).unwrap();
     let id = slow.headers()["x-request-id"].to_str().unwrap().to_owned();
     let (slow, flapped) = tokio::join!(mesh.send(slow), async {

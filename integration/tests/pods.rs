@@ -98,10 +98,7 @@ async fn a_tunnel_that_outlasts_the_grace_period_is_closed_with_fin() {
     let mut tunnel = outer.connect(pod.addr()).await.expect("tunnel");
     tunnel.send("GET", "/?hang=headers", "hung").expect("send");
     pod.wait_for_execution("hung").await.expect("execution");
-    let done = pod
-        .end_within(Duration::from_millis(200))
-        .await
-        .expect("end");
+    let done = pod.end_within(Duration::from_millis(200)).await.expect("end");
     assert!(!done, "a hung request cannot end by itself");
     let error = outer.end().await;
     let kind = error.as_ref().and_then(io_kind);
