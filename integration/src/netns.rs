@@ -8,6 +8,7 @@ mod netlink;
 pub use fabric::Fabric;
 pub use link::{Link, Silence};
 pub use namespace::Netns;
+pub(crate) use namespace::set_loopback_up;
 
 #[cfg(test)]
 mod tests;

@@ -21,6 +21,8 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{getegid, geteuid};
 
+use crate::netns::set_loopback_up;
+
 /// Set for children of the lab, which already live where they should: see [`crate::netns::Netns::spawn`].
 pub const MARKER: &str = "STALE_GUARD_LAB_SANDBOX";
 
@@ -75,7 +77,12 @@ pub fn status() -> Result<Kind, Unavailable> {
 #[ctor::ctor(unsafe)]
 fn isolate_before_main() {
     if STATUS.get().is_none() {
-        let _ = STATUS.set(isolate());
+        let isolated = isolate();
+        if matches!(isolated, Ok(Kind::Privileged | Kind::UserNamespace)) {
+            // Without it whatever needs the loopback says so itself, in a place that can be read.
+            let _ = set_loopback_up();
+        }
+        let _ = STATUS.set(isolated);
     }
 }
 

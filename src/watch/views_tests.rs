@@ -2,8 +2,11 @@ use std::net::Ipv4Addr;
 
 use super::*;
 
+/// What, the address's last byte, the cluster, and whether the address is listed afterwards.
+type Event = (&'static str, u8, String, bool);
+
 #[derive(Debug, Default)]
-struct Heard(Vec<(&'static str, u8, String, bool)>);
+struct Heard(Vec<Event>);
 
 impl Sink for Heard {
     fn added(&mut self, ip: IpAddr, cluster: &str) {
@@ -26,7 +29,7 @@ fn ips(numbers: &[u8]) -> HashSet<IpAddr> {
     numbers.iter().map(|number| IpAddr::V4(Ipv4Addr::new(10, 244, 0, *number))).collect()
 }
 
-fn heard(act: impl FnOnce(&mut Heard) -> Change) -> (Vec<(&'static str, u8, String, bool)>, (u64, u64)) {
+fn heard(act: impl FnOnce(&mut Heard) -> Change) -> (Vec<Event>, (u64, u64)) {
     let mut heard = Heard::default();
     let change = act(&mut heard);
     heard.0.sort();

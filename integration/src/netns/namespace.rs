@@ -179,8 +179,13 @@ fn tcp_socket(addr: SocketAddr) -> io::Result<TcpSocket> {
 fn enter_new_namespace() -> anyhow::Result<(Pid, File)> {
     unshare(CloneFlags::CLONE_NEWNET).context("unshare(CLONE_NEWNET)")?;
     let handle = File::open("/proc/thread-self/ns/net").context("/proc/thread-self/ns/net")?;
+    set_loopback_up()?;
+    Ok((gettid(), handle))
+}
+
+/// Sets the loopback of the calling thread's namespace up.
+pub(crate) fn set_loopback_up() -> anyhow::Result<()> {
     // The caller may not be in a runtime, and this is needed only once.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-    runtime.block_on(async { Netlink::open()?.set_up("lo").await })?;
-    Ok((gettid(), handle))
+    runtime.block_on(async { Netlink::open()?.set_up("lo").await })
 }
