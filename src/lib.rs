@@ -12,6 +12,7 @@ pub mod metadata;
 pub mod retry;
 mod shared;
 pub mod status;
+mod sync;
 pub mod watch;
 
 use std::sync::{Arc, atomic::Ordering};
@@ -29,6 +30,10 @@ use crate::{
     status::{StatusExtensionConfig, config::StatusConfig},
     watch::{Validator, config::WatchConfig},
 };
+
+#[cfg(test)]
+#[path = "endpoints/model_tests.rs"]
+mod endpoints_model_tests;
 
 declare_all_init_functions!(
     init,

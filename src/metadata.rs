@@ -8,3 +8,16 @@ pub const GENERATION: &str = "generation";
 
 /// The class of the reset that ended a tunnel or failed a request.
 pub const RESET_CLASS: &str = "reset_class";
+
+/// How the tunnel was refused, on the connections of the fence's listener (`connect`, `tls`,
+/// `answered_<status>`, `ended`, `unanswered`).
+pub const TUNNEL_REFUSAL: &str = "tunnel_refusal";
+
+/// Envoy's id of the outer connection, on the connections of the fence's listener.
+pub const CONNECTION_ID: &str = "connection_id";
+
+/// Age of the connection when its tunnel, or its request, ended, in milliseconds.
+pub const CONNECTION_AGE: &str = "connection_age_ms";
+
+/// How long the tunnel's last bytes had been waiting for an answer when it broke, in milliseconds.
+pub const WAITED: &str = "waited_ms";

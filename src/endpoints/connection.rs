@@ -1,14 +1,9 @@
 //! Outer connections of one endpoint: when each was born, what it carries, when it was last heard.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU32, AtomicU64, Ordering},
-    },
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use super::Generation;
+use crate::sync::{Arc, AtomicU32, AtomicU64, Ordering};
 
 /// An outer connection, at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,7 +3,6 @@
 use std::{
     hash::BuildHasher,
     net::IpAddr,
-    sync::atomic::AtomicU64,
     time::{Duration, Instant},
 };
 
@@ -15,6 +14,7 @@ use super::{
     reset::ResetClass,
     tunnel::Closed,
 };
+use crate::sync::AtomicU64;
 
 /// Whether EDS lists an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,7 +81,8 @@ struct RemovedBy {
 // === impl RemovedBy ===
 
 impl RemovedBy {
-    /// Beyond it, every addition fences until the endpoint is listed nowhere.
+    /// Beyond it, and where an evicted entry may have known more, every addition fences: the price is
+    /// a handshake each, and forgetting who removed the address would be the fault itself.
     const MAX: usize = 16;
 
     fn insert(&mut self, cluster: Cluster) {
@@ -128,10 +129,6 @@ impl Entry {
         if self.presence == Presence::Gone || !self.removed_by.is_empty() {
             self.fence();
         }
-        if self.presence != Presence::Present {
-            // A listing after none at all starts anew; whoever removed it and lists it later still fences.
-            self.removed_by.more = false;
-        }
         self.removed_by.remove(cluster);
         self.presence = Presence::Present;
     }
@@ -169,12 +166,18 @@ impl Entry {
         self.generation > floor || (self.generation == floor && self.fenced)
     }
 
-    /// What closes the tunnels whose time is over, if the endpoint is still gone.
-    pub(super) fn due(&mut self, now: Instant) -> Vec<Close> {
-        match (self.presence, self.removed_at) {
-            (Presence::Gone, Some(removed_at)) => self.closers.due(removed_at, now),
-            (Presence::Gone | Presence::Present | Presence::Unknown, _) => Vec::new(),
+    /// What closes the tunnels whose time is over, if the endpoint is still gone, and when the time of
+    /// others is.
+    pub(super) fn due(&self, now: Instant) -> (Vec<Close>, Option<Instant>) {
+        match self.gone_since() {
+            Some(removed_at) => (self.closers.due(removed_at, now), self.closers.next(removed_at, now)),
+            None => (Vec::new(), None),
         }
+    }
+
+    /// When the last cluster gave the endpoint up, if none has listed it since.
+    pub(super) fn gone_since(&self) -> Option<Instant> {
+        self.removed_at.filter(|_| self.presence == Presence::Gone)
     }
 
     pub(super) fn removed_at(&self) -> Option<Instant> {

@@ -28,28 +28,23 @@ mod removal;
 mod reset;
 mod tunnel;
 
-#[cfg(test)]
-mod model_tests;
-
 use std::{
     hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
     net::IpAddr,
     num::NonZeroUsize,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
     time::{Duration, Instant},
 };
 
 use lru::LruCache;
+
+use crate::sync::{Arc, AtomicU64, Mutex, MutexGuard, Ordering, PoisonError};
 
 use self::entry::Entry;
 pub use self::{
     connection::ConnectionAge,
     entry::{EndpointView, Presence},
     removal::Close,
-    reset::{ResetClass, ResetEvidence},
+    reset::{Liveness, Refusal, ResetClass, ResetEvidence},
     tunnel::{Closed, Tunnel},
 };
 
@@ -58,7 +53,7 @@ pub const DEFAULT_CAPACITY: usize = 65_536;
 
 /// Locks that the registry is spread over. Workers meet only when they open tunnels to endpoints of
 /// one shard in the same instant.
-const SHARDS: usize = 64;
+pub(crate) const SHARDS: usize = 64;
 
 type Hasher = BuildHasherDefault<DefaultHasher>;
 
@@ -170,19 +165,19 @@ impl Endpoints {
         let Some(mut shard) = self.shard(ip) else { return };
         let entry = shard.entry(ip, &self.counter);
         entry.removed(cluster, still_listed, now);
-        let deadlines = entry.closers.deadlines(now);
+        let deadline = entry.gone_since().and_then(|removed_at| entry.closers.first(removed_at));
         drop(shard);
-        if !still_listed {
-            self.removals.expect(ip, deadlines);
-        }
+        self.removals.expect(ip, deadline);
     }
 
     /// Closes the tunnels of endpoints that have been gone for as long as their `fence` allows, and
     /// says when to look again. Main thread.
     pub fn close_removed(&self, now: Instant) -> Option<Instant> {
         for ip in self.removals.due(now) {
-            let closers = self.shard(ip).and_then(|mut shard| Some(shard.entries.peek_mut(&ip)?.due(now)));
-            for close in closers.into_iter().flatten() {
+            let due = self.shard(ip).and_then(|shard| Some(shard.entries.peek(&ip)?.due(now)));
+            let Some((closers, next)) = due else { continue };
+            self.removals.expect(ip, next);
+            for close in closers {
                 close();
             }
         }

@@ -1,11 +1,19 @@
 //! The registry against a model that forgets nothing: any order of additions, removals, moves,
 //! evictions, openings and closings keeps the rules of generations.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    net::IpAddr,
+    sync::atomic::AtomicUsize,
+    time::{Duration, Instant},
+};
 
 use proptest::prelude::*;
 
-use super::*;
+use crate::{
+    endpoints::{Cluster, DEFAULT_CAPACITY, Endpoints, ResetClass, ResetEvidence, Rotation, SHARDS, Tunnel},
+    sync::Arc,
+};
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -250,4 +258,42 @@ fn a_break_is_explained_by_what_happened_to_its_endpoint() {
         endpoints.view(address(3), at(51)).and_then(|view| view.last_reset).map(|(class, _)| class),
         Some(ResetClass::PeerRestart)
     );
+}
+
+#[test]
+fn an_address_that_moves_back_after_its_entry_was_forgotten_is_fenced() {
+    let mut run = Run::new(1);
+    for step in [Step::Add(1, 0), Step::Open(1), Step::Remove(1, 0)] {
+        run.apply(&step);
+    }
+    // Everybody else passes by, so that the entry, and who removed the address, is forgotten.
+    (2..=255).for_each(|ip| run.apply(&Step::Open(ip)));
+    for step in [Step::Add(1, 1), Step::Open(1), Step::Add(1, 2), Step::Open(1), Step::Add(1, 0), Step::Open(1)] {
+        run.apply(&step);
+    }
+    check(&run.model[&1], false).expect("cluster 0 removed the address, so every addition until its own is a return");
+}
+
+#[test]
+fn deadlines_are_bounded_however_often_an_endpoint_flaps() {
+    let endpoints = Endpoints::new(DEFAULT_CAPACITY);
+    let (cluster, start) = (Cluster::named("echo"), Instant::now());
+    let calls = Arc::new(AtomicUsize::new(0));
+    let mut tunnels: Vec<_> = (0..10).map(|_| endpoints.open(address(1), None, start)).collect();
+    for (seconds, tunnel) in (60..).zip(&mut tunnels) {
+        let calls = Arc::clone(&calls);
+        let close = move || drop(calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
+        tunnel.close_after_removal(Duration::from_secs(seconds), Arc::new(close));
+    }
+    let at = |millis| start + Duration::from_millis(millis);
+    for flap in 0..1_000 {
+        endpoints.removed(address(1), cluster, false, at(flap));
+        endpoints.added(address(1), cluster);
+    }
+    assert!(endpoints.close_removed(at(50_000)).is_some(), "one deadline waits");
+    assert_eq!(endpoints.close_removed(at(100_000)), None, "one only, and it finds the endpoint back");
+    assert_eq!(calls.load(std::sync::atomic::Ordering::Relaxed), 0, "an endpoint that came back keeps its tunnels");
+    endpoints.removed(address(1), cluster, false, at(100_000));
+    assert_eq!(endpoints.close_removed(at(160_000)), Some(at(161_000)), "each tunnel has its own time");
+    assert_eq!(calls.load(std::sync::atomic::Ordering::Relaxed), 1);
 }

@@ -1,52 +1,57 @@
 //! Tunnels that are to be closed some time after the removal of their endpoint.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet, HashMap},
     fmt,
     net::IpAddr,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
     time::{Duration, Instant},
 };
 
-/// Closes one tunnel, on its own worker; called on the main thread.
+use crate::sync::{Arc, Mutex, PoisonError};
+
+/// Closes one tunnel, on its own worker; called on the main thread, and again if that was for nothing.
 pub type Close = Arc<dyn Fn() + Send + Sync>;
 
 /// The tunnels of one endpoint that are to be closed, by a number that is never used twice.
 #[derive(Default)]
 pub(super) struct Closers(BTreeMap<u64, (Duration, Close)>);
 
-/// When to look after which endpoint. A deadline whose endpoint came back is found empty then.
+/// When to look after which endpoint: the earliest deadline of each, no more than one.
 #[derive(Debug, Default)]
-pub(super) struct Removals(Mutex<BTreeMap<Instant, Vec<IpAddr>>>);
+pub(super) struct Removals(Mutex<Expected>);
+
+#[derive(Debug, Default)]
+struct Expected {
+    by_time: BTreeSet<(Instant, IpAddr)>,
+    by_endpoint: HashMap<IpAddr, Instant>,
+}
 
 // === impl Closers ===
 
 impl Closers {
-    pub(super) fn add(&mut self, after: Duration, close: Close) -> u64 {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn add(&mut self, number: u64, after: Duration, close: Close) {
         self.0.insert(number, (after, close));
-        number
     }
 
     pub(super) fn remove(&mut self, number: u64) {
         self.0.remove(&number);
     }
 
-    /// The moments at which tunnels are due if the endpoint is removed now.
-    pub(super) fn deadlines(&self, now: Instant) -> Vec<Instant> {
-        let mut deadlines: Vec<_> = self.0.values().map(|(after, _)| now + *after).collect();
-        deadlines.sort_unstable();
-        deadlines.dedup();
-        deadlines
+    /// The first moment at which a tunnel is due if the endpoint was removed at `removed_at`.
+    pub(super) fn first(&self, removed_at: Instant) -> Option<Instant> {
+        self.0.values().map(|(after, _)| removed_at + *after).min()
     }
 
-    /// Takes out what is due of an endpoint that was removed at `removed_at`.
-    pub(super) fn due(&mut self, removed_at: Instant, now: Instant) -> Vec<Close> {
-        self.0.extract_if(.., |_, (after, _)| removed_at + *after <= now).map(|(_, (_, close))| close).collect()
+    /// The first such moment after `now`.
+    pub(super) fn next(&self, removed_at: Instant, now: Instant) -> Option<Instant> {
+        self.0.values().map(|(after, _)| removed_at + *after).filter(|deadline| *deadline > now).min()
+    }
+
+    /// What is due of an endpoint that was removed at `removed_at`. A closer stays until its tunnel is
+    /// over: an endpoint that comes back and leaves again before the tunnel's worker acts needs it anew.
+    pub(super) fn due(&self, removed_at: Instant, now: Instant) -> Vec<Close> {
+        let due = self.0.values().filter(|(after, _)| removed_at + *after <= now);
+        due.map(|(_, close)| Arc::clone(close)).collect()
     }
 }
 
@@ -59,26 +64,43 @@ impl fmt::Debug for Closers {
 // === impl Removals ===
 
 impl Removals {
-    pub(super) fn expect(&self, ip: IpAddr, deadlines: Vec<Instant>) {
-        if deadlines.is_empty() {
-            return;
-        }
-        let mut expected = self.locked();
-        for deadline in deadlines {
-            expected.entry(deadline).or_default().push(ip);
-        }
+    /// Notes that the endpoint is to be looked after at `deadline`, if not sooner.
+    pub(super) fn expect(&self, ip: IpAddr, deadline: Option<Instant>) {
+        let Some(deadline) = deadline else { return };
+        self.with(|expected| {
+            match expected.by_endpoint.insert(ip, deadline) {
+                Some(sooner) if sooner <= deadline => {
+                    expected.by_endpoint.insert(ip, sooner);
+                    return;
+                }
+                Some(later) => {
+                    expected.by_time.remove(&(later, ip));
+                }
+                None => {}
+            }
+            expected.by_time.insert((deadline, ip));
+        });
     }
 
+    /// Takes out the endpoints whose deadline is over.
     pub(super) fn due(&self, now: Instant) -> Vec<IpAddr> {
-        let mut expected = self.locked();
-        expected.extract_if(..=now, |_, _| true).flat_map(|(_, ips)| ips).collect()
+        self.with(|expected| {
+            let mut due = Vec::new();
+            while let Some((deadline, ip)) = expected.by_time.first().copied().filter(|(deadline, _)| *deadline <= now)
+            {
+                expected.by_time.remove(&(deadline, ip));
+                expected.by_endpoint.remove(&ip);
+                due.push(ip);
+            }
+            due
+        })
     }
 
     pub(super) fn next(&self) -> Option<Instant> {
-        self.locked().first_key_value().map(|(deadline, _)| *deadline)
+        self.with(|expected| expected.by_time.first().map(|(deadline, _)| *deadline))
     }
 
-    fn locked(&self) -> MutexGuard<'_, BTreeMap<Instant, Vec<IpAddr>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn with<R>(&self, act: impl FnOnce(&mut Expected) -> R) -> R {
+        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -3,10 +3,6 @@
 use std::{
     collections::VecDeque,
     net::IpAddr,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
     time::{Duration, Instant},
 };
 
@@ -16,6 +12,7 @@ use super::{
     removal::Close,
     reset::{ResetClass, ResetEvidence},
 };
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering, PoisonError};
 
 /// A tunnel to an endpoint, from the moment its generation was taken until it is dropped.
 ///
@@ -44,6 +41,8 @@ pub struct Closed {
 pub(super) struct Live {
     tunnels: AtomicU64,
     connections: AtomicU64,
+    /// The last number given to a closer.
+    closers: AtomicU64,
     breaks: Mutex<VecDeque<(Instant, IpAddr, Option<u64>)>>,
 }
 
@@ -108,6 +107,8 @@ impl Tunnel {
     }
 
     /// The tunnel turns out to be on outer connection `id`. Returns whether nobody saw it before.
+    ///
+    /// It belongs to the first connection that it was found on: Envoy never moves a tunnel.
     pub fn on_connection(&mut self, id: u64, now: Instant) -> bool {
         if self.connection.is_some() {
             return false;
@@ -140,9 +141,15 @@ impl Tunnel {
     /// Has `close` called, on the main thread, once the endpoint has been gone for `after` and the
     /// tunnel is still open.
     pub fn close_after_removal(&mut self, after: Duration, close: Close) {
-        if let Some(entry) = self.endpoints.shard(self.ip).as_mut().and_then(|shard| shard.entries.peek_mut(&self.ip)) {
-            self.closer = Some(entry.closers.add(after, close));
-        }
+        let Some(mut shard) = self.endpoints.shard(self.ip) else { return };
+        let Some(entry) = shard.entries.peek_mut(&self.ip) else { return };
+        let number = self.endpoints.live.closers.fetch_add(1, Ordering::Relaxed) + 1;
+        entry.closers.add(number, after, close);
+        // The worker that opens the tunnel may not have applied the removal yet.
+        let deadline = entry.gone_since().map(|removed_at| removed_at + after);
+        drop(shard);
+        self.closer = Some(number);
+        self.endpoints.removals.expect(self.ip, deadline);
     }
 
     /// Whether its endpoint is listed nowhere any more.
@@ -161,7 +168,8 @@ impl Tunnel {
     pub fn broke(self, mut evidence: ResetEvidence, now: Instant) -> Closed {
         let id = self.connection.as_ref().map(|connection| connection.id);
         let live = &self.endpoints.live;
-        evidence.others_at_once = if evidence.established { live.broke(self.ip, id, now) } else { 0 };
+        evidence.reused = self.connection.as_ref().is_some_and(|connection| connection.born < self.opened_at);
+        evidence.others_at_once = if evidence.is_connection() { live.broke(self.ip, id, now) } else { 0 };
         let mut shard = self.endpoints.shard(self.ip);
         let entry = shard.as_mut().and_then(|shard| shard.entries.peek_mut(&self.ip));
         let connection = self.connection(now);

@@ -1,10 +1,12 @@
 //! Configuration of the network filter `fence`.
 
+use std::time::Duration;
+
 use serde::Deserialize;
 
 use crate::{
-    config::{self, ConfigError, Mode, Ratio, Span, Whole},
-    endpoints::Rotation,
+    config::{self, ConfigError, Mode, Object, Ratio, Span, Whole},
+    endpoints::{Liveness, ResetEvidence, Rotation},
 };
 
 /// The name that Envoy's configuration selects this part with.
@@ -17,13 +19,15 @@ pub struct FenceConfig {
     /// Whether generations and options are set, or tunnels are only tracked.
     pub mode: Mode,
     /// Liveness of the outer connection.
-    pub tcp: TcpConfig,
+    pub tcp: Object<TcpConfig>,
     /// The age after which new tunnels move to a fresh connection.
     pub max_connection_age: Option<Span<1_000, 604_800_000>>,
     /// The share of `max_connection_age` over which endpoints are spread.
     pub max_connection_age_jitter: Ratio,
     /// How long after the removal of its endpoint a tunnel that is still open is closed.
     pub close_after_removal: Option<Span<0, 86_400_000>>,
+    /// A connection that breaks after a longer silence is counted as `aged`.
+    pub aged_after: Span<100, 86_400_000>,
 }
 
 /// Socket options of the outer connection.
@@ -33,7 +37,7 @@ pub struct TcpConfig {
     /// `TCP_USER_TIMEOUT`: how long sent bytes may stay unacknowledged (RFC 5482).
     pub user_timeout: Option<Span<1_000, 3_600_000>>,
     /// Probes of an idle connection.
-    pub keepalive: Option<KeepaliveConfig>,
+    pub keepalive: Option<Object<KeepaliveConfig>>,
 }
 
 /// TCP keepalive (RFC 9293, section 3.8.4).
@@ -74,10 +78,11 @@ impl Default for FenceConfig {
     fn default() -> Self {
         Self {
             mode: Mode::default(),
-            tcp: TcpConfig::default(),
+            tcp: Object(TcpConfig::default()),
             max_connection_age: None,
             max_connection_age_jitter: Ratio::clamped(0.1),
             close_after_removal: None,
+            aged_after: Span::clamped_ms(millis(ResetEvidence::AGED_AFTER).unsigned_abs()),
         }
     }
 }
@@ -120,7 +125,7 @@ impl FenceConfig {
 
 impl Default for TcpConfig {
     fn default() -> Self {
-        Self { user_timeout: Some(Span::clamped_ms(20_000)), keepalive: Some(KeepaliveConfig::default()) }
+        Self { user_timeout: Some(Span::clamped_ms(20_000)), keepalive: Some(Object::default()) }
     }
 }
 
@@ -141,6 +146,22 @@ impl TcpConfig {
         }
         options
     }
+
+    /// When the kernel gives up, as Linux computes it (`tcp_keepalive_timer`): with a user timeout, at
+    /// the first probe's turn after it that an earlier probe precedes; else after the last probe.
+    #[must_use]
+    pub fn liveness(&self) -> Liveness {
+        let unacknowledged = self.user_timeout.map(|timeout| timeout.get());
+        let idle = self.keepalive.as_ref().map(|keepalive| {
+            let (idle, interval) = (whole(keepalive.idle.get()), whole(keepalive.interval.get()));
+            let probes = match unacknowledged {
+                Some(timeout) => timeout.saturating_sub(idle).as_millis().div_ceil(interval.as_millis().max(1)).max(1),
+                None => u128::from(keepalive.probes.get()),
+            };
+            idle + interval * u32::try_from(probes).unwrap_or(u32::MAX)
+        });
+        Liveness { unacknowledged, idle }
+    }
 }
 
 // === impl KeepaliveConfig ===
@@ -151,11 +172,15 @@ impl Default for KeepaliveConfig {
     }
 }
 
-fn millis(duration: std::time::Duration) -> i64 {
+fn whole(duration: Duration) -> Duration {
+    Duration::from_secs(seconds(duration).unsigned_abs())
+}
+
+fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
 /// Rounded up: a shorter time than asked for would be a surprise.
-fn seconds(duration: std::time::Duration) -> i64 {
+fn seconds(duration: Duration) -> i64 {
     (millis(duration) + 999) / 1_000
 }

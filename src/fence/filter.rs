@@ -5,6 +5,7 @@ use std::{net::IpAddr, sync::Arc, time::Instant};
 use envoy_proxy_dynamic_modules_rust_sdk::{
     EnvoyNetworkFilter, EnvoyNetworkFilterConfig, EnvoyNetworkFilterScheduler, NetworkFilter, NetworkFilterConfig,
     abi::{
+        envoy_dynamic_module_type_attribute_id as Attribute,
         envoy_dynamic_module_type_network_connection_close_type as CloseType,
         envoy_dynamic_module_type_network_connection_event as ConnectionEvent,
         envoy_dynamic_module_type_on_network_filter_data_status as DataStatus,
@@ -16,11 +17,11 @@ use envoy_proxy_dynamic_modules_rust_sdk::{
 use super::{
     config::{FenceConfig, SocketOption},
     metrics::Metrics,
-    progress::{ClosedBy, Progress},
+    progress::{ClosedBy, Progress, refusal},
 };
 use crate::{
     config::Mode,
-    endpoints::{Endpoints, ResetEvidence, Tunnel},
+    endpoints::{Endpoints, Liveness, Refusal, ResetEvidence, Tunnel},
     metadata,
     shared::shared,
     watch::ORIGINAL_DST,
@@ -33,6 +34,7 @@ pub const CLOSED_AFTER_REMOVAL: &str = "stale_guard_endpoint_removed";
 struct Settings {
     config: FenceConfig,
     options: Vec<SocketOption>,
+    liveness: Liveness,
     metrics: Metrics,
     endpoints: Arc<Endpoints>,
 }
@@ -55,7 +57,9 @@ impl FenceFilterConfig {
     pub(crate) fn new(config: FenceConfig, envoy: &mut impl EnvoyNetworkFilterConfig) -> Self {
         let options = config.tcp.socket_options();
         let metrics = Metrics::define(envoy);
-        Self(Arc::new(Settings { config, options, metrics, endpoints: Arc::clone(&shared().endpoints) }))
+        let liveness = if config.mode == Mode::Enforce { config.tcp.liveness() } else { Liveness::default() };
+        let endpoints = Arc::clone(&shared().endpoints);
+        Self(Arc::new(Settings { config, options, liveness, metrics, endpoints }))
     }
 }
 
@@ -95,25 +99,21 @@ impl<E: EnvoyNetworkFilter> NetworkFilter<E> for FenceFilter {
         DataStatus::Continue
     }
 
-    fn on_read(&mut self, _envoy: &mut E, data_length: usize, _end_stream: bool) -> DataStatus {
-        if let Some(tunnel) = &self.tunnel
-            && data_length > 0
-        {
+    fn on_read(&mut self, envoy: &mut E, data_length: usize, _end_stream: bool) -> DataStatus {
+        if data_length > 0 {
             let now = Instant::now();
-            self.progress.sent(tunnel.silent(now), now);
+            self.attribute(envoy, now);
+            if let Some(tunnel) = &self.tunnel {
+                self.progress.sent(tunnel.silent(now), now);
+            }
         }
         DataStatus::Continue
     }
 
     fn on_write(&mut self, envoy: &mut E, _data_length: usize, end_stream: bool) -> DataStatus {
-        if let Some(tunnel) = &mut self.tunnel {
-            let now = Instant::now();
-            if tunnel.connection(now).is_none()
-                && let Some(id) = envoy.get_upstream_connection_id()
-            {
-                let first = tunnel.on_connection(id, now);
-                self.settings.metrics.connected(envoy, first);
-            }
+        let now = Instant::now();
+        self.attribute(envoy, now);
+        if let Some(tunnel) = &self.tunnel {
             tunnel.heard(now);
             self.progress.heard(end_stream);
         }
@@ -126,14 +126,16 @@ impl<E: EnvoyNetworkFilter> NetworkFilter<E> for FenceFilter {
             ConnectionEvent::LocalClose => ClosedBy::Proxy,
             ConnectionEvent::Connected | ConnectionEvent::ConnectedZeroRtt | ConnectionEvent::Unknown(_) => return,
         };
+        let now = Instant::now();
+        // A CONNECT may have been sent on a connection that others had used, and died with it.
+        self.attribute(envoy, now);
         let Some(tunnel) = self.tunnel.take() else { return };
-        let (now, settings) = (Instant::now(), &self.settings);
-        settings.metrics.closed(envoy, &tunnel, now);
+        self.settings.metrics.closed(envoy, &tunnel, now);
+        annotate(envoy, &tunnel, now);
         if by == ClosedBy::Pool {
             shared().hint.raise();
         }
-        let user_timeout = settings.config.tcp.user_timeout.map(|timeout| timeout.get());
-        match self.progress.closed(by, user_timeout, now) {
+        match self.progress.closed(by, tunnel.age(now), tunnel.silent(now), now) {
             Some(evidence) if !self.cut => self.explain(envoy, tunnel, evidence, now),
             Some(_) | None => drop(tunnel),
         }
@@ -150,11 +152,33 @@ impl<E: EnvoyNetworkFilter> NetworkFilter<E> for FenceFilter {
 }
 
 impl FenceFilter {
-    fn explain(&self, envoy: &mut impl EnvoyNetworkFilter, tunnel: Tunnel, evidence: ResetEvidence, now: Instant) {
+    /// Finds out which outer connection the tunnel is on, as soon as Envoy knows (1.39 and later).
+    fn attribute(&mut self, envoy: &mut impl EnvoyNetworkFilter, now: Instant) {
+        if let Some(tunnel) = &mut self.tunnel
+            && tunnel.connection(now).is_none()
+            && let Some(id) = envoy.get_upstream_connection_id()
+        {
+            let first = tunnel.on_connection(id, now);
+            self.settings.metrics.connected(envoy, first);
+        }
+    }
+
+    fn explain(&self, envoy: &mut impl EnvoyNetworkFilter, tunnel: Tunnel, mut evidence: ResetEvidence, now: Instant) {
         let (ip, generation) = (tunnel.ip(), tunnel.generation().get());
+        if !evidence.established && evidence.refusal.is_none() {
+            evidence.refusal = failure(envoy);
+        }
+        evidence.liveness = self.settings.liveness;
+        evidence.aged_after = Some(self.settings.config.aged_after.get());
         let closed = tunnel.broke(evidence, now);
         self.settings.metrics.broke(envoy, &closed);
         envoy.set_dynamic_metadata_string(metadata::NAMESPACE, metadata::RESET_CLASS, closed.class.name());
+        if let Some(refusal) = evidence.refusal {
+            envoy.set_dynamic_metadata_string(metadata::NAMESPACE, metadata::TUNNEL_REFUSAL, &refusal.name());
+        }
+        if let Some((waited, _)) = evidence.waited {
+            envoy.set_dynamic_metadata_number(metadata::NAMESPACE, metadata::WAITED, waited.as_secs_f64() * 1_000.0);
+        }
         envoy_log_debug!(
             "stale_guard: tunnel to {ip} of generation {generation} broke: {} (connection {:?}, established {}, waited {:?})",
             closed.class.name(),
@@ -163,6 +187,24 @@ impl FenceFilter {
             evidence.waited,
         );
     }
+}
+
+/// Says in the tunnel's access log which outer connection it was on.
+fn annotate(envoy: &mut impl EnvoyNetworkFilter, tunnel: &Tunnel, now: Instant) {
+    if let Some(connection) = tunnel.connection(now) {
+        #[expect(clippy::cast_precision_loss, reason = "ids count from 1")]
+        envoy.set_dynamic_metadata_number(metadata::NAMESPACE, metadata::CONNECTION_ID, connection.id as f64);
+        let age = connection.age.as_secs_f64() * 1_000.0;
+        envoy.set_dynamic_metadata_number(metadata::NAMESPACE, metadata::CONNECTION_AGE, age);
+    }
+}
+
+/// Why `tcp_proxy` could not open the tunnel. Envoy before 1.39 does not say.
+fn failure(envoy: &impl EnvoyNetworkFilter) -> Option<Refusal> {
+    // The flags tell whether this Envoy answers at all: a tunnel that could not be opened has some.
+    envoy.get_attribute_int(Attribute::ResponseFlags)?;
+    let reason = envoy.get_attribute_string(Attribute::UpstreamTransportFailureReason);
+    Some(refusal(&reason.map(|reason| reason.to_str_lossy().into_owned()).unwrap_or_default()))
 }
 
 /// The address that the outer connection goes to, port aside: a waypoint on the way where the

@@ -9,9 +9,11 @@ pub mod config;
 mod filter;
 mod metrics;
 mod progress;
+#[cfg(test)]
+mod schema_tests;
 
 pub(crate) use self::filter::FenceFilterConfig;
 pub use self::{
     filter::CLOSED_AFTER_REMOVAL,
-    progress::{ClosedBy, Progress},
+    progress::{ClosedBy, Progress, refusal},
 };

@@ -2,14 +2,22 @@
 
 use std::time::{Duration, Instant};
 
-use crate::endpoints::ResetEvidence;
+use crate::endpoints::{Refusal, ResetEvidence};
 
 /// The life of a tunnel as its filter sees it. One worker.
 #[derive(Debug, Default)]
 pub struct Progress {
     established: bool,
     ended: bool,
-    waiting_since: Option<Instant>,
+    waiting: Option<Waiting>,
+}
+
+/// Bytes that have no answer yet.
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    first: Instant,
+    last: Instant,
+    /// How long the connection had been silent before the first.
     silent: Option<Duration>,
 }
 
@@ -25,38 +33,72 @@ pub enum ClosedBy {
 // === impl Progress ===
 
 impl Progress {
+    /// A client that gives up sooner did not wait for the CONNECT: TLS and CONNECT take milliseconds.
+    const UNANSWERED_AFTER: Duration = Duration::from_secs(1);
+
     /// Bytes went towards the endpoint, after `silent` without a word from it.
     ///
     /// `tcp_proxy` reads nothing from the inner connection before the CONNECT was answered with
     /// success, so the first bytes also say that the tunnel is established.
     pub fn sent(&mut self, silent: Option<Duration>, now: Instant) {
         self.established = true;
-        if self.waiting_since.is_none() {
-            self.waiting_since = Some(now);
-            self.silent = silent;
+        match &mut self.waiting {
+            Some(waiting) => waiting.last = now,
+            None => self.waiting = Some(Waiting { first: now, last: now, silent }),
         }
     }
 
     /// Bytes came from the endpoint; `end` when it will send no more.
     pub fn heard(&mut self, end: bool) {
         self.established = true;
-        self.waiting_since = None;
+        self.waiting = None;
         self.ended |= end;
     }
 
-    /// What broke, if the close of the inner connection says that something did.
+    /// Whether the tunnel's CONNECT was answered with success.
     #[must_use]
-    pub fn closed(&self, by: ClosedBy, user_timeout: Option<Duration>, now: Instant) -> Option<ResetEvidence> {
-        match by {
-            ClosedBy::Pool => None,
-            ClosedBy::Proxy if self.ended => None,
-            ClosedBy::Proxy => Some(ResetEvidence {
-                established: self.established,
-                silent: self.silent,
-                waited: self.waiting_since.map(|since| now.saturating_duration_since(since)),
-                user_timeout,
-                ..ResetEvidence::default()
+    pub const fn is_established(&self) -> bool {
+        self.established
+    }
+
+    /// What broke, if the close of the inner connection says that something did. The tunnel is `age` old,
+    /// and `silent` says how long the endpoint has been so.
+    #[must_use]
+    pub fn closed(&self, by: ClosedBy, age: Duration, silent: Option<Duration>, now: Instant) -> Option<ResetEvidence> {
+        let evidence = ResetEvidence {
+            established: self.established,
+            silent: self.waiting.map_or(silent, |waiting| waiting.silent),
+            waited: self.waiting.map(|Waiting { first, last, .. }| {
+                (now.saturating_duration_since(first), now.saturating_duration_since(last))
             }),
+            ..ResetEvidence::default()
+        };
+        match by {
+            ClosedBy::Pool if self.established || age < Self::UNANSWERED_AFTER => None,
+            ClosedBy::Pool => Some(ResetEvidence { refusal: Some(Refusal::Unanswered), ..evidence }),
+            ClosedBy::Proxy if self.ended => None,
+            ClosedBy::Proxy => Some(evidence),
         }
     }
 }
+
+/// What Envoy's reason for a tunnel that could not be opened says
+/// (`%UPSTREAM_TRANSPORT_FAILURE_REASON%` of `tcp_proxy`).
+#[must_use]
+pub fn refusal(reason: &str) -> Refusal {
+    if let Some(status) = reason.strip_prefix("tunnel_response:") {
+        return status.trim().parse().map_or(Refusal::Ended, Refusal::Answered);
+    }
+    if reason.is_empty() {
+        Refusal::Ended
+    } else if reason.starts_with("TLS_error") {
+        Refusal::Tls
+    } else {
+        // "delayed connect error: Connection refused", "immediate connect error: ...", "connection timeout"
+        Refusal::Connect
+    }
+}
+
+#[cfg(test)]
+#[path = "progress_tests.rs"]
+mod tests;
