@@ -3,7 +3,9 @@
 mod admin;
 mod binary;
 mod process;
+mod sockets;
 
 pub use admin::Admin;
 pub use binary::{Binary, module};
 pub use process::{Envoy, Options, Validation};
+pub use sockets::TcpLiveness;
