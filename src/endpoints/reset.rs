@@ -31,7 +31,7 @@ pub enum Refusal {
     /// The connection ended before the CONNECT was answered. With TLS 1.3 also how a peer refuses the
     /// proxy's own certificate: its alert arrives after the proxy's handshake is done.
     Ended,
-    /// The client gave up while the CONNECT was still unanswered.
+    /// As [`Refusal::Ended`], after the CONNECT had waited for its answer for a second or more.
     Unanswered,
 }
 
@@ -136,7 +136,7 @@ impl ResetEvidence {
     pub fn is_connection(&self) -> bool {
         // A CONNECT that gets no answer on a connection that had served others says as little about
         // ztunnel as a request that gets none.
-        self.established || (self.reused && matches!(self.refusal, None | Some(Refusal::Ended)))
+        self.established || (self.reused && matches!(self.refusal, None | Some(Refusal::Ended | Refusal::Unanswered)))
     }
 
     /// The class. The first that applies wins: what the proxy knows for certain comes before what it

@@ -1,6 +1,10 @@
 //! The network filter: thin glue between a tunnel's inner connection and the registry.
 
-use std::{net::IpAddr, sync::Arc, time::Instant};
+use std::{
+    net::IpAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use envoy_proxy_dynamic_modules_rust_sdk::{
     EnvoyNetworkFilter, EnvoyNetworkFilterConfig, EnvoyNetworkFilterScheduler, NetworkFilter, NetworkFilterConfig,
@@ -166,7 +170,7 @@ impl FenceFilter {
     fn explain(&self, envoy: &mut impl EnvoyNetworkFilter, tunnel: Tunnel, mut evidence: ResetEvidence, now: Instant) {
         let (ip, generation) = (tunnel.ip(), tunnel.generation().get());
         if !evidence.established && evidence.refusal.is_none() {
-            evidence.refusal = failure(envoy);
+            evidence.refusal = failure(envoy, tunnel.age(now));
         }
         evidence.liveness = self.settings.liveness;
         evidence.aged_after = Some(self.settings.config.aged_after.get());
@@ -200,11 +204,11 @@ fn annotate(envoy: &mut impl EnvoyNetworkFilter, tunnel: &Tunnel, now: Instant) 
 }
 
 /// Why `tcp_proxy` could not open the tunnel. Envoy before 1.39 does not say.
-fn failure(envoy: &impl EnvoyNetworkFilter) -> Option<Refusal> {
+fn failure(envoy: &impl EnvoyNetworkFilter, age: Duration) -> Option<Refusal> {
     // The flags tell whether this Envoy answers at all: a tunnel that could not be opened has some.
     envoy.get_attribute_int(Attribute::ResponseFlags)?;
     let reason = envoy.get_attribute_string(Attribute::UpstreamTransportFailureReason);
-    Some(refusal(&reason.map(|reason| reason.to_str_lossy().into_owned()).unwrap_or_default()))
+    Some(refusal(&reason.map(|reason| reason.to_str_lossy().into_owned()).unwrap_or_default(), age))
 }
 
 /// The address that the outer connection goes to, port aside: a waypoint on the way where the

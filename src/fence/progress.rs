@@ -33,9 +33,6 @@ pub enum ClosedBy {
 // === impl Progress ===
 
 impl Progress {
-    /// A client that gives up sooner did not wait for the CONNECT: TLS and CONNECT take milliseconds.
-    const UNANSWERED_AFTER: Duration = Duration::from_secs(1);
-
     /// Bytes went towards the endpoint, after `silent` without a word from it.
     ///
     /// `tcp_proxy` reads nothing from the inner connection before the CONNECT was answered with
@@ -65,32 +62,34 @@ impl Progress {
     /// and `silent` says how long the endpoint has been so.
     #[must_use]
     pub fn closed(&self, by: ClosedBy, age: Duration, silent: Option<Duration>, now: Instant) -> Option<ResetEvidence> {
-        let evidence = ResetEvidence {
-            established: self.established,
-            silent: self.waiting.map_or(silent, |waiting| waiting.silent),
-            waited: self.waiting.map(|Waiting { first, last, .. }| {
-                (now.saturating_duration_since(first), now.saturating_duration_since(last))
-            }),
-            ..ResetEvidence::default()
-        };
+        // What an unestablished tunnel waits with is its CONNECT.
+        let connect = (!self.established).then_some((age, age));
         match by {
-            ClosedBy::Pool if self.established || age < Self::UNANSWERED_AFTER => None,
-            ClosedBy::Pool => Some(ResetEvidence { refusal: Some(Refusal::Unanswered), ..evidence }),
+            ClosedBy::Pool => None,
             ClosedBy::Proxy if self.ended => None,
-            ClosedBy::Proxy => Some(evidence),
+            ClosedBy::Proxy => Some(ResetEvidence {
+                established: self.established,
+                silent: self.waiting.map_or(silent, |waiting| waiting.silent),
+                waited: connect.or(self.waiting.map(|Waiting { first, last, .. }| {
+                    (now.saturating_duration_since(first), now.saturating_duration_since(last))
+                })),
+                ..ResetEvidence::default()
+            }),
         }
     }
 }
 
 /// What Envoy's reason for a tunnel that could not be opened says
-/// (`%UPSTREAM_TRANSPORT_FAILURE_REASON%` of `tcp_proxy`).
+/// (`%UPSTREAM_TRANSPORT_FAILURE_REASON%` of `tcp_proxy`) when it was `age` old.
 #[must_use]
-pub fn refusal(reason: &str) -> Refusal {
+pub fn refusal(reason: &str, age: Duration) -> Refusal {
+    /// TLS and CONNECT take milliseconds.
+    const UNANSWERED_AFTER: Duration = Duration::from_secs(1);
     if let Some(status) = reason.strip_prefix("tunnel_response:") {
         return status.trim().parse().map_or(Refusal::Ended, Refusal::Answered);
     }
     if reason.is_empty() {
-        Refusal::Ended
+        if age < UNANSWERED_AFTER { Refusal::Ended } else { Refusal::Unanswered }
     } else if reason.starts_with("TLS_error") {
         Refusal::Tls
     } else {

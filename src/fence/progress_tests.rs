@@ -26,8 +26,10 @@ fn the_reasons_that_envoy_gives_are_told_apart() {
         ("TLS_error:|268435581:SSL routines:OPENSSL_internal:CERTIFICATE_VERIFY_FAILED:TLS_error_end", Refusal::Tls),
         ("", Refusal::Ended),
     ] {
-        assert_eq!(refusal(reason), expected, "{reason:?}");
+        assert_eq!(refusal(reason, SECOND / 10), expected, "{reason:?}");
     }
+    assert_eq!(refusal("", 5 * SECOND), Refusal::Unanswered, "it had waited for long");
+    assert_eq!(refusal("tunnel_response:503", 5 * SECOND), Refusal::Answered(503));
 }
 
 #[test]
@@ -41,11 +43,17 @@ fn an_end_that_the_endpoint_or_the_pool_asked_for_is_no_break() {
 }
 
 #[test]
-fn a_client_that_waits_in_vain_for_the_connect_tells_of_a_refused_tunnel() {
+fn a_connect_without_an_answer_is_judged_by_the_connection_that_it_was_sent_on() {
     let (progress, now) = (Progress::default(), Instant::now());
-    assert!(progress.closed(ClosedBy::Pool, SECOND / 10, None, now).is_none(), "it did not wait for it");
-    let evidence = progress.closed(ClosedBy::Pool, 5 * SECOND, None, now).expect("it waited for it");
-    assert_eq!((evidence.refusal, evidence.classify()), (Some(Refusal::Unanswered), ResetClass::TunnelRefused));
+    let sent = |age, reused| {
+        let evidence = progress.closed(ClosedBy::Proxy, age, None, now).expect("it broke");
+        let refusal = Some(refusal("", age));
+        ResetEvidence { refusal, reused, liveness: liveness(), ..evidence }.classify()
+    };
+    assert_eq!(sent(SECOND / 10, false), ResetClass::TunnelRefused, "nobody has ever been served there");
+    assert_eq!(sent(20 * SECOND, false), ResetClass::TunnelRefused);
+    assert_eq!(sent(SECOND / 10, true), ResetClass::Fresh, "the connection had served others, and broke");
+    assert_eq!(sent(20 * SECOND, true), ResetClass::Timeout, "nobody acknowledged the CONNECT");
 }
 
 #[test]

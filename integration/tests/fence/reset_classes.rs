@@ -118,8 +118,16 @@ async fn tunnel_refused_names_what_refused_it() {
         ztunnel.set_connect(ConnectBehaviour::Answer(status));
         refused(&mesh, &pod, &format!("answered_{}", status.as_u16())).await;
     }
+    // On a connection of its own: on one that has served others it would be the connection that broke.
+    ztunnel.connections().end_all(Ending::Fin).await.unwrap();
     ztunnel.set_connect(ConnectBehaviour::NeverAnswer);
-    refused(&mesh, &pod, "unanswered").await;
+    let reply = mesh.post(ECHO, "/").await.unwrap();
+    assert_eq!(reply.status, StatusCode::GATEWAY_TIMEOUT, "the route's timeout ends the request");
+    assert_eq!(mesh.stat("fence_tunnels_open").await.unwrap(), 1, "Envoy does not notice that its client has gone");
+    ztunnel.connections().end_all(Ending::Rst).await.unwrap();
+    let unanswered = |entry: &Value| entry["stale_guard"]["tunnel_refusal"] == "unanswered";
+    mesh.envoy.wait_for_access_log(WITHIN, unanswered).await.unwrap();
+    assert_eq!(mesh.stat("fence_tunnels_open").await.unwrap(), 0);
     assert_eq!(mesh.stat("fence_reset_fresh").await.unwrap(), 0, "no refusal was taken for a break");
     ztunnel.set_connect(ConnectBehaviour::Normal);
     assert_eq!(mesh.post(ECHO, "/").await.unwrap().status, StatusCode::OK, "nothing lasts once the fault is over");
