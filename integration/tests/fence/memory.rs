@@ -92,7 +92,9 @@ async fn thousands_of_tunnels_over_a_hundred_endpoints_leave_envoys_memory_where
         pod.ztunnel().unwrap().connections().end_all(lab::pod::Ending::Fin).await.unwrap();
         let active = "cluster.connect_originate.upstream_cx_active";
         mesh.envoy.admin().wait_for_stat(active, WITHIN, |active| active == 0).await.unwrap();
-        allocated.push(mesh.envoy.admin().stat("server.memory_allocated").await.unwrap());
+        let memory: serde_json::Value =
+            serde_json::from_str(&mesh.envoy.admin().get("/memory").await.unwrap()).unwrap();
+        allocated.push(memory["allocated"].as_str().unwrap().parse::<u64>().unwrap());
     }
     assert!(mesh.stat("fence_tunnels").await.unwrap() >= 1_500, "there were tunnels");
     println!("memory_allocated after each round: {allocated:?}");
