@@ -1,6 +1,9 @@
 //! Outer connections of one endpoint: when each was born, what it carries, when it was last heard.
 
-use std::time::{Duration, Instant};
+use std::{
+    thread::ThreadId,
+    time::{Duration, Instant},
+};
 
 use super::Generation;
 use crate::sync::{Arc, AtomicU32, AtomicU64, Ordering};
@@ -28,6 +31,8 @@ pub(super) struct Connection {
     pub(super) id: u64,
     pub(super) generation: Generation,
     pub(super) born: Instant,
+    /// The worker that it belongs to, as all of its tunnels do.
+    thread: ThreadId,
     /// Milliseconds after `born`.
     heard: AtomicU64,
     open: AtomicU32,
@@ -103,6 +108,7 @@ impl Connections {
             id,
             generation,
             born: now,
+            thread: std::thread::current().id(),
             heard: AtomicU64::new(0),
             open: AtomicU32::new(0),
             total: AtomicU32::new(0),
@@ -114,6 +120,14 @@ impl Connections {
     pub(super) fn tunnels(&self) -> usize {
         let attributed: u32 = self.known.iter().map(|known| known.open.load(Ordering::Relaxed)).sum();
         self.unattributed + attributed as usize
+    }
+
+    /// The connection that this worker's tunnels are on, where there is no doubt: it has only one.
+    pub(super) fn here(&self, now: Instant) -> Option<ConnectionAge> {
+        let here = std::thread::current().id();
+        let mut open = self.known.iter().filter(|known| known.thread == here && known.open.load(Ordering::Relaxed) > 0);
+        let only = open.next()?;
+        open.next().is_none().then(|| only.age(now))
     }
 
     pub(super) fn ages(&self, now: Instant) -> Vec<ConnectionAge> {

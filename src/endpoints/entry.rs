@@ -8,13 +8,13 @@ use std::{
 
 use super::{
     Cluster, Generation, Hasher, Rotation,
-    connection::{ConnectionAge, Connections},
+    connection::{Connection, ConnectionAge, Connections},
     next,
     removal::{Close, Closers},
     reset::ResetClass,
     tunnel::Closed,
 };
-use crate::sync::AtomicU64;
+use crate::sync::{Arc, AtomicU64};
 
 /// Whether EDS lists an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -158,6 +158,10 @@ impl Entry {
         self.used = true;
         self.connections.unattributed += 1;
         self.generation
+    }
+
+    pub(super) fn used_directly(&mut self, id: u64, now: Instant) -> (Arc<Connection>, bool) {
+        self.connections.seen(id, self.generation, now)
     }
 
     /// Whether forgetting the entry must raise the floor, for the endpoint not to return to a

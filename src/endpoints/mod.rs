@@ -212,6 +212,24 @@ impl Endpoints {
         self.shard(ip)?.entries.peek(&ip).map(|entry| entry.view(ip, now))
     }
 
+    /// The outer connection that a request to `ip`, which this worker has just served, went over; none
+    /// where this worker has several.
+    #[must_use]
+    pub fn serving(&self, ip: IpAddr, now: Instant) -> Option<ConnectionAge> {
+        self.shard(ip)?.entries.peek(&ip)?.connections.here(now)
+    }
+
+    /// Connection `id` to `ip`, without a tunnel, has served a request or failed it. Gives its age, which
+    /// counts from the first such call.
+    pub fn used_directly(&self, ip: IpAddr, id: u64, now: Instant) -> Option<ConnectionAge> {
+        let mut shard = self.shard(ip)?;
+        let (connection, _) = shard.entry(ip, &self.counter).used_directly(id, now);
+        drop(shard);
+        let age = connection.age(now);
+        connection.heard(now);
+        Some(age)
+    }
+
     /// How the last tunnel of `ip` that broke was explained, and how long ago that was.
     #[must_use]
     pub fn last_reset(&self, ip: IpAddr, now: Instant) -> Option<(Closed, Duration)> {

@@ -265,6 +265,7 @@ impl Shared {
         if let Attempts::Known(attempts) = ending.attempts {
             envoy.set_dynamic_metadata_number(NAMESPACE, "attempts", f64::from(attempts));
         }
+        super::age::annotate(envoy, ending.is_reset());
         if ending.is_reset() && !ending.is_cancelled() {
             self.explain(envoy, &ending);
         }

@@ -16,6 +16,7 @@
 //! - A retry header on CONNECT, on an upgrade, on a request that a rule denies, or over budget.
 //! - A panic on bytes that a client chose.
 
+mod age;
 pub mod budget;
 pub mod config;
 pub mod decide;

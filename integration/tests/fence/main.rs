@@ -1,5 +1,6 @@
 //! The fence on real Envoy: what it cures, what it says of a reset, and what the field leaves open.
 
+mod ages;
 mod cases;
 mod findings;
 mod listeners;
