@@ -174,9 +174,10 @@ impl Tunnel {
         let entry = shard.as_mut().and_then(|shard| shard.entries.peek_mut(&self.ip));
         let connection = self.connection(now);
         if let Some(entry) = &entry {
-            let born = self.connection.as_ref().map(|connection| connection.born);
-            evidence.older_than_removal =
-                born.map(|born| entry.removed_at().is_some_and(|removed_at| born <= removed_at));
+            // Without an id (Envoy 1.38) the connection is at least as old as the tunnel.
+            let born = self.connection.as_ref().map_or(self.opened_at, |connection| connection.born);
+            let older = entry.removed_at().is_some_and(|removed_at| born <= removed_at);
+            evidence.older_than_removal = (older || self.connection.is_some()).then_some(older);
         }
         let class = evidence.classify();
         let closed = Closed { class, connection };

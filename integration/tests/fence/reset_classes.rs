@@ -6,6 +6,7 @@ use http::StatusCode;
 use lab::{
     app::Behaviour,
     bootstrap::Variant,
+    envoy::Binary,
     mesh::{ECHO, Mesh, Reply, Setup, WITHIN},
     pod::{Ending, Node, Pod},
     ztunnel::{ConnectBehaviour, TlsBehaviour},
@@ -199,4 +200,28 @@ async fn gauges_return_to_zero_and_ages_are_recorded() {
         }
     }
     drop(stream);
+}
+
+/// Before 1.39 Envoy tells neither which outer connection a tunnel is on nor why one was refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn older_envoys_tell_less_and_the_classes_hold() {
+    for version in ["1.38.3", "1.39.3"] {
+        let binary = Binary::version(version).unwrap();
+        let setup = setup(json!({ "tcp": { "user_timeout": "2s" } })).envoy(|options| options.binary = Some(binary));
+        let (mesh, pod) = warm(setup.bootstrap(|bootstrap| bootstrap.without_config_validators())).await;
+        pod.script().next(1, Behaviour::ReadThenReset);
+        mesh.post(ECHO, "/").await.unwrap();
+        assert_eq!(mesh.wait_stat("fence_reset_fresh", |count| count > 0).await.unwrap(), 1, "{version}");
+        pod.ztunnel().unwrap().next_connects(1, ConnectBehaviour::Answer(StatusCode::SERVICE_UNAVAILABLE));
+        mesh.post(ECHO, "/").await.unwrap();
+        assert_eq!(mesh.wait_stat("fence_reset_tunnel_refused", |count| count > 0).await.unwrap(), 1, "{version}");
+        let entry = tunnel_entry(&mesh, "tunnel_refused").await;
+        let told = entry["stale_guard"]["tunnel_refusal"] == "answered_503";
+        assert_eq!(told, version == "1.39.3", "{version}: {entry:#}");
+        assert_eq!(mesh.post(ECHO, "/").await.unwrap().status, StatusCode::OK);
+        pod.link().black_hole().await.unwrap();
+        mesh.post(ECHO, "/").await.unwrap();
+        mesh.wait_stat("fence_reset_timeout", |count| count > 0).await.unwrap();
+        mesh.envoy.assert_alive().unwrap();
+    }
 }
