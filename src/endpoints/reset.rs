@@ -115,10 +115,11 @@ impl Refusal {
 
 impl Liveness {
     /// Whether the kernel gave up after `first..=last`, the times since the first and the last bytes that
-    /// it may have given up on. It acts when a timer of its own fires, so up to half as long too late.
+    /// it may have given up on. Linux counts from the first retransmission (`tcp_write_timeout`), and
+    /// acts when its timer fires: the retransmission timeout is added, up to its initial 3 s and more.
     fn explains(given_up: Option<Duration>, (first, last): (Duration, Duration)) -> bool {
-        const TIMER: Duration = Duration::from_secs(1);
-        given_up.is_some_and(|after| first >= after.mul_f64(0.9) && last <= after.mul_f64(1.5) + TIMER)
+        const RETRANSMISSION: Duration = Duration::from_secs(4);
+        given_up.is_some_and(|after| first >= after.mul_f64(0.9) && last <= after.mul_f64(1.5) + RETRANSMISSION)
     }
 }
 

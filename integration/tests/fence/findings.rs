@@ -169,12 +169,7 @@ async fn what_a_terminating_endpoint_sent_as_unhealthy_or_draining_does() {
             assert_ne!(mesh.get(ECHO, "/").await.unwrap().pod(), Some("old"), "{health:?}: no new request goes there");
         }
         let page = page(&mesh, pod.ip()).await;
-        println!(
-            "{health:?}: tunnels before {tunnels}, open after {open}, presence {}, fenced {}, outer open {}",
-            page["presence"],
-            page["fenced"],
-            outer_open(&pod)
-        );
+        assert_eq!((open, outer_open(&pod)), (tunnels, 1), "{health:?}: Envoy closes nothing, not even what is idle");
         assert_eq!(page["fenced"], json!(health == Health::Draining), "{health:?}");
         assert!(stream.ended().is_none(), "{health:?}: what is in flight lives on");
     }

@@ -59,6 +59,7 @@ async fn fin_lost(variant: Variant, within: Duration) -> Option<Duration> {
 async fn a_stream_to_a_pod_whose_fin_was_lost_ends_in_bounded_time() {
     assert_eq!(fin_lost(Variant::Stock, Duration::from_secs(8)).await, None, "the control run hangs");
     let took = fin_lost(Variant::FenceOnly, WITHIN).await.expect("keepalive finds out");
+    println!("a lost FIN was found out after {took:?}");
     assert!(took < Duration::from_secs(8), "idle 1 s, probes each second, 2 s in all: {took:?}");
 }
 

@@ -76,7 +76,7 @@ async fn thousands_of_tunnels_over_a_hundred_endpoints_leave_envoys_memory_where
         mesh.control_plane.edit_endpoints(&cluster, |endpoints| *endpoints = all).unwrap();
     };
     let mut allocated = Vec::new();
-    for _ in 0..5 {
+    for _ in 0..6 {
         list(&addrs);
         mesh.acked().await.unwrap();
         for _ in 0..4 {
@@ -98,6 +98,8 @@ async fn thousands_of_tunnels_over_a_hundred_endpoints_leave_envoys_memory_where
     }
     assert!(mesh.stat("fence_tunnels").await.unwrap() >= 1_500, "there were tunnels");
     println!("memory_allocated after each round: {allocated:?}");
-    let (early, late) = (allocated[1], allocated[4]);
-    assert!(late < early + early / 20, "grown by more than a twentieth over three rounds: {allocated:?}");
+    // The least of several: what is just being freed, or cached for a thread, comes and goes.
+    let least = |rounds: &[u64]| rounds.iter().min().copied().unwrap();
+    let (early, late) = (least(&allocated[..3]), least(&allocated[3..]));
+    assert!(late < early + early / 20, "grown by more than a twentieth: {allocated:?}");
 }

@@ -154,7 +154,8 @@ async fn timeout_is_the_kernel_giving_up_on_bytes_that_nobody_acknowledges() {
     pod.link().black_hole().await.unwrap();
     let reply = mesh.post(ECHO, "/").await.unwrap();
     assert_eq!(reply.status, StatusCode::SERVICE_UNAVAILABLE);
-    assert!(reply.took < Duration::from_secs(6), "bounded by the user timeout: {:?}", reply.took);
+    println!("unacknowledged bytes: {:?}", reply.took);
+    assert!(reply.took < Duration::from_secs(8), "bounded by the user timeout: {:?}", reply.took);
     let entry = assert_told(&mesh, pod.ip(), "timeout", Some(&reply)).await;
     assert!(entry["stale_guard"]["waited_ms"].as_f64().unwrap() >= 1_900.0, "{entry:#}");
 }
@@ -220,7 +221,8 @@ async fn older_envoys_tell_less_and_the_classes_hold() {
         assert_eq!(told, version == "1.39.3", "{version}: {entry:#}");
         assert_eq!(mesh.post(ECHO, "/").await.unwrap().status, StatusCode::OK);
         pod.link().black_hole().await.unwrap();
-        mesh.post(ECHO, "/").await.unwrap();
+        let reply = mesh.post(ECHO, "/").await.unwrap();
+        println!("{version}: unacknowledged bytes: {:?}", reply.took);
         mesh.wait_stat("fence_reset_timeout", |count| count > 0).await.unwrap();
         mesh.envoy.assert_alive().unwrap();
     }
