@@ -75,13 +75,11 @@ fn check(log: &Log) {
     }
 }
 
+/// What befalls one endpoint; each step is handed to the observer, which notes its time.
+type Change = fn(&Endpoints, IpAddr, Instant, &mut dyn FnMut(&dyn Fn()));
+
 /// Churn on the main thread, tunnels on `workers` threads, over `addresses` endpoints.
-fn run(
-    capacity: usize,
-    workers: usize,
-    addresses: u8,
-    change: fn(&Endpoints, IpAddr, Instant, &mut dyn FnMut(&dyn Fn())),
-) {
+fn run(capacity: usize, workers: usize, addresses: u8, change: Change) {
     let now = Instant::now();
     let endpoints = Endpoints::new(capacity);
     let clock = Arc::new(Clock::default());

@@ -174,3 +174,28 @@ async fn what_a_terminating_endpoint_sent_as_unhealthy_or_draining_does() {
         assert!(stream.ended().is_none(), "{health:?}: what is in flight lives on");
     }
 }
+
+/// A pod that is replaced between DRAINING and HEALTHY: its idle inner connections were never closed,
+/// and are tunnels that are open already. Gives the status of a POST to the successor.
+async fn replaced_while_draining(fields: serde_json::Value) -> StatusCode {
+    let setup = Setup::new(Variant::FenceOnly).bootstrap(crate::scenes::fence(fields));
+    let (mesh, pod) = warm(setup).await;
+    let (cluster, addr) = (cluster_name(ECHO, 80), pod.addr());
+    mesh.control_plane.set_health(&cluster, addr, Health::Draining).unwrap();
+    mesh.acked().await.unwrap();
+    // Time in which `close_after_removal`, if it is set, does its work.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    pod.vanish().await.unwrap();
+    let successor = mesh.pod("new", 1).await.unwrap();
+    mesh.control_plane.set_health(&cluster, addr, Health::Healthy).unwrap();
+    mesh.acked().await.unwrap();
+    let reply = mesh.post(ECHO, "/").await.unwrap();
+    assert_eq!(successor.executed(&reply.id), usize::from(reply.status == StatusCode::OK));
+    reply.status
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_replaced_while_draining_leaves_idle_tunnels_that_close_after_removal_closes() {
+    assert_eq!(replaced_while_draining(json!({})).await, StatusCode::SERVICE_UNAVAILABLE, "the idle tunnel is used");
+    assert_eq!(replaced_while_draining(json!({ "close_after_removal": "1s" })).await, StatusCode::OK);
+}
