@@ -16,8 +16,16 @@ pub const TUNNEL_REFUSAL: &str = "tunnel_refusal";
 /// Envoy's id of the outer connection, on the connections of the fence's listener.
 pub const CONNECTION_ID: &str = "connection_id";
 
-/// Age of the connection when its tunnel, or its request, ended, in milliseconds.
+/// Age of the outer connection when the tunnel ended, in milliseconds; on a request, of the connection
+/// whose reset is explained.
 pub const CONNECTION_AGE: &str = "connection_age_ms";
+
+/// Envoy's id of the connection that a request's last attempt went over: of the outer one, if it has a
+/// tunnel.
+pub const UPSTREAM_CONNECTION_ID: &str = "upstream_connection_id";
+
+/// Age of that connection when the request ended, in milliseconds.
+pub const UPSTREAM_CONNECTION_AGE: &str = "upstream_connection_age_ms";
 
 /// How long the tunnel's last bytes had been waiting for an answer when it broke, in milliseconds.
 pub const WAITED: &str = "waited_ms";

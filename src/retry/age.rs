@@ -28,8 +28,9 @@ pub(super) fn annotate(envoy: &mut impl EnvoyHttpFilter, reset: bool) {
     };
     if let Some(ConnectionAge { id, age, .. }) = connection {
         #[expect(clippy::cast_precision_loss, reason = "ids count from 1")]
-        envoy.set_dynamic_metadata_number(metadata::NAMESPACE, metadata::CONNECTION_ID, id as f64);
-        envoy.set_dynamic_metadata_number(metadata::NAMESPACE, metadata::CONNECTION_AGE, age.as_secs_f64() * 1_000.0);
+        envoy.set_dynamic_metadata_number(metadata::NAMESPACE, metadata::UPSTREAM_CONNECTION_ID, id as f64);
+        let age = age.as_secs_f64() * 1_000.0;
+        envoy.set_dynamic_metadata_number(metadata::NAMESPACE, metadata::UPSTREAM_CONNECTION_AGE, age);
     }
 }
 

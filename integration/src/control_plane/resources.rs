@@ -53,7 +53,7 @@ pub(super) fn cluster(service: &Service) -> Any {
             service_name: service.cluster_name(),
         }),
         connect_timeout: Some(Duration { seconds: 10, nanos: 0 }),
-        circuit_breakers: Some(unlimited()),
+        circuit_breakers: Some(limits(service.max_retries)),
         metadata: Some(metadata([(ISTIO, fields([("services", service_list(&service.host))]))])),
         transport_socket: tunnels.then(internal_upstream),
         typed_extension_protocol_options: service.http2.then(http2_options).into_iter().collect(),
@@ -127,6 +127,18 @@ fn health_status(health: Health) -> HealthStatus {
     }
 }
 
+/// What istiod gives to a service port whose protocol is HTTP/2. Upgrades travel as extended CONNECT
+/// (RFC 8441), which Envoy wants allowed.
+fn http2_options() -> (String, Any) {
+    let http2 = Http2ProtocolOptions { allow_connect: true, ..Default::default() };
+    let explicit = ExplicitHttpConfig { protocol_config: Some(ProtocolConfig::Http2ProtocolOptions(http2)) };
+    let options = HttpProtocolOptions {
+        upstream_protocol_options: Some(UpstreamProtocolOptions::ExplicitHttpConfig(explicit)),
+        ..Default::default()
+    };
+    ("envoy.extensions.upstreams.http.v3.HttpProtocolOptions".to_owned(), pack_any(options))
+}
+
 /// User-space pipe to the internal listener, which sees the endpoint's metadata.
 fn internal_upstream() -> TransportSocket {
     let passthrough = [ORIGINAL_DST, ISTIO].map(|name| MetadataValueSource {
@@ -142,30 +154,19 @@ fn internal_upstream() -> TransportSocket {
     )
 }
 
-fn http2_options() -> (String, Any) {
-    let explicit = ExplicitHttpConfig {
-        protocol_config: Some(ProtocolConfig::Http2ProtocolOptions(Http2ProtocolOptions::default())),
-    };
-    let options = HttpProtocolOptions {
-        upstream_protocol_options: Some(UpstreamProtocolOptions::ExplicitHttpConfig(explicit)),
-        ..Default::default()
-    };
-    ("envoy.extensions.upstreams.http.v3.HttpProtocolOptions".to_owned(), pack_any(options))
-}
-
 fn transport_socket(name: &str, config: Any) -> TransportSocket {
     TransportSocket { name: name.to_owned(), config_type: Some(ConfigType::TypedConfig(config)) }
 }
 
 /// Istio sets every threshold to the largest value: nothing is capped unless a DestinationRule asks.
-fn unlimited() -> CircuitBreakers {
+fn limits(max_retries: Option<u32>) -> CircuitBreakers {
     let max = Some(UInt32Value { value: u32::MAX });
     CircuitBreakers {
         thresholds: vec![circuit_breakers::Thresholds {
             max_connections: max,
             max_pending_requests: max,
             max_requests: max,
-            max_retries: max,
+            max_retries: max_retries.map(|value| UInt32Value { value }).or(max),
             track_remaining: true,
             ..Default::default()
         }],

@@ -20,9 +20,9 @@ async fn a_request_through_a_tunnel_shows_the_outer_connections_age() {
     let reply = mesh.get(ECHO, "/").await.unwrap();
     let entry = http_entry(&mesh, &reply.id).await;
     let told = &entry["stale_guard"];
-    assert!(told["connection_age_ms"].as_f64().unwrap() >= 300.0, "{entry:#}");
+    assert!(told["upstream_connection_age_ms"].as_f64().unwrap() >= 300.0, "{entry:#}");
     let page = page(&mesh, pod.ip()).await;
-    assert_eq!(told["connection_id"].as_f64(), page["connections"][0]["id"].as_f64(), "{page:#}");
+    assert_eq!(told["upstream_connection_id"].as_f64(), page["connections"][0]["id"].as_f64(), "{page:#}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -43,8 +43,11 @@ async fn a_request_without_a_tunnel_shows_its_connections_age_also_when_it_fails
     let failed = mesh.post(ECHO, "/").await.unwrap();
     assert_eq!(failed.status, StatusCode::SERVICE_UNAVAILABLE);
     let failed = http_entry(&mesh, &failed.id).await;
-    assert_eq!(failed["stale_guard"]["connection_id"], first["stale_guard"]["connection_id"], "{failed:#}");
-    assert!(failed["stale_guard"]["connection_age_ms"].as_f64().unwrap() >= 300.0, "{failed:#}");
+    assert_eq!(
+        failed["stale_guard"]["upstream_connection_id"], first["stale_guard"]["upstream_connection_id"],
+        "{failed:#}"
+    );
+    assert!(failed["stale_guard"]["upstream_connection_age_ms"].as_f64().unwrap() >= 300.0, "{failed:#}");
     let page = page(&mesh, ip).await;
     assert_eq!(page["connections"].as_array().map(Vec::len), Some(1), "{page:#}");
 }
