@@ -3,9 +3,11 @@
 use http::StatusCode;
 use lab::{
     bootstrap::{Bootstrap, Variant},
-    mesh::{ECHO, Setup, WITHIN},
+    mesh::{ECHO, Mesh, Setup, WITHIN},
+    pod::Pod,
 };
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::scenes::{hold, outer};
 
@@ -72,13 +74,18 @@ async fn a_listener_update_with_open_tunnels_loses_nothing_and_leaks_nothing() {
     mesh.envoy.assert_alive().unwrap();
 }
 
-/// A second listener of the same kind, with a configuration of its own, for endpoints that name it.
-fn with_second_listener(bootstrap: Bootstrap) -> anyhow::Result<Bootstrap> {
+/// A second listener of the same kind, with a configuration of its own or without the fence, for endpoints
+/// that name it.
+fn with_second_listener(bootstrap: Bootstrap, fenced: bool) -> anyhow::Result<Bootstrap> {
     let place = bootstrap.listener("connect_originate")?;
     let mut listener = bootstrap.value().pointer(&place).cloned().unwrap_or_default();
     listener["name"] = json!("second_originate");
     let config = listener.pointer_mut("/filter_chains/0/filters/0/typed_config/filter_config/value");
     *config.expect("the fence is first") = json!({ "tcp": { "user_timeout": "9s" }, "aged_after": "5s" });
+    if !fenced {
+        let filters = listener.pointer_mut("/filter_chains/0/filters").and_then(Value::as_array_mut);
+        filters.expect("it has filters").retain(|filter| filter["name"] == "envoy.filters.network.tcp_proxy");
+    }
     // A way in: plain TCP to a fixed endpoint, through the second listener.
     let way_in = json!({
         "name": "second",
@@ -115,31 +122,48 @@ fn with_second_listener(bootstrap: Bootstrap) -> anyhow::Result<Bootstrap> {
         .patch("/static_resources/clusters/-", cluster)
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn two_listeners_with_two_configurations_share_one_registry() {
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    let mesh = Setup::new(Variant::FenceOnly).bootstrap(with_second_listener).start().await.unwrap();
+/// A session through the second listener; the pod has answered on it.
+async fn through_second(mesh: &Mesh) -> tokio::net::TcpStream {
+    let listener = mesh.envoy.admin().listener("second").await.unwrap();
+    let mut socket = mesh.envoy.netns().tcp_connect(listener).await.unwrap();
+    socket.write_all(b"GET / HTTP/1.1\r\nhost: second\r\nx-request-id: second\r\n\r\n").await.unwrap();
+    let mut answer = [0; 1024];
+    let count = socket.read(&mut answer).await.unwrap();
+    assert!(String::from_utf8_lossy(&answer[..count]).starts_with("HTTP/1.1 200"));
+    socket
+}
+
+/// A session through each listener, a removal and a return, and one more through the second.
+async fn removal_between_two_sessions(fenced: bool) -> (Mesh, Pod, usize) {
+    let second = move |bootstrap| with_second_listener(bootstrap, fenced);
+    let mesh = Setup::new(Variant::FenceOnly).bootstrap(second).start().await.unwrap();
     let pod = mesh.pod("pod", 1).await.unwrap();
     mesh.list(ECHO, pod.addr()).await.unwrap();
-    let listener = mesh.envoy.admin().listener("second").await.unwrap();
-    let through_second = async || {
-        let mut socket = mesh.envoy.netns().tcp_connect(listener).await.unwrap();
-        socket.write_all(b"GET / HTTP/1.1\r\nhost: second\r\nx-request-id: second\r\n\r\n").await.unwrap();
-        let mut answer = [0; 1024];
-        let count = socket.read(&mut answer).await.unwrap();
-        assert!(String::from_utf8_lossy(&answer[..count]).starts_with("HTTP/1.1 200"));
-        socket
-    };
     assert_eq!(mesh.post(ECHO, "/").await.unwrap().status, StatusCode::OK);
-    let _one = through_second().await;
+    let _one = through_second(&mesh).await;
     let known = outer(&pod);
-    // EDS knows the address under the service only; the other listener's tunnels are fenced with it.
+    // EDS knows the address under the service only.
     mesh.unlist(ECHO, pod.addr()).await.unwrap();
     mesh.list(ECHO, pod.addr()).await.unwrap();
-    let _two = through_second().await;
-    assert_eq!(outer(&pod), known + 1, "a removal fences the address for every listener");
+    let _two = through_second(&mesh).await;
+    let new = outer(&pod) - known;
+    (mesh, pod, new)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_listeners_with_two_configurations_share_one_registry() {
+    let (mesh, pod, new) = removal_between_two_sessions(true).await;
+    assert_eq!(new, 1, "a removal fences the address for every listener");
     let page = crate::scenes::page(&mesh, pod.ip()).await;
     let generations: std::collections::BTreeSet<_> =
         page["connections"].as_array().unwrap().iter().map(|one| one["generation"].to_string()).collect();
     assert_eq!(generations.len(), 2, "one entry knows the connections of both: {page:#}");
+}
+
+/// As the listeners of double HBONE are, unless they are configured too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_listener_without_the_fence_is_left_alone() {
+    let (mesh, _pod, new) = removal_between_two_sessions(false).await;
+    assert_eq!(new, 0, "its tunnels pool as on stock Envoy");
+    assert_eq!(mesh.stat("fence_tunnels").await.unwrap(), 1, "only the service's tunnel is followed");
 }

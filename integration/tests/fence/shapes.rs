@@ -12,7 +12,7 @@ use lab::{
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::scenes::{BROKEN, hold, outer};
+use crate::scenes::{BROKEN, hold, hung, outer, replace_after_removal};
 
 fn v6() -> IpAddr {
     "fd00:244::1:1".parse().unwrap()
@@ -129,4 +129,22 @@ async fn a_tunnel_to_a_name_is_left_alone() {
     assert_eq!(mesh.post(ECHO, "/").await.unwrap().status, StatusCode::OK, "no fence, no harm");
     assert_eq!(mesh.stat("fence_tunnels_unfenced").await.unwrap(), 1);
     assert_eq!(mesh.stat("fence_tunnels").await.unwrap(), 0);
+}
+
+/// A gateway has the same chain behind a listener for clients from outside.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_in_front_of_ztunnel_is_fenced_like_a_waypoint() {
+    let outbound = |bootstrap: Bootstrap| {
+        let listener = bootstrap.listener("service")?;
+        bootstrap.patch(&format!("{listener}/traffic_direction"), json!("OUTBOUND"))
+    };
+    for variant in [Variant::Stock, Variant::FenceOnly] {
+        let (mesh, pod, stream) = hung(Setup::new(variant).bootstrap(outbound)).await;
+        let successor = replace_after_removal(&mesh, pod).await;
+        let reply = mesh.post(ECHO, "/").await.unwrap();
+        let cured = variant.has_module();
+        assert_eq!(reply.status == StatusCode::OK, cured, "{}: {reply:?}", variant.name());
+        assert_eq!(successor.executed(&reply.id), usize::from(cured));
+        drop(stream);
+    }
 }
