@@ -258,6 +258,17 @@ impl Endpoints {
         }
     }
 
+    /// The last break of `ip` turns out to be one of several.
+    fn joined(&self, ip: IpAddr, now: Instant) {
+        let Some(mut shard) = self.shard(ip) else { return };
+        if let Some((closed, at)) = shard.entries.peek_mut(&ip).and_then(|entry| entry.last_reset.as_mut())
+            && matches!(closed.class, ResetClass::Fresh | ResetClass::Aged)
+            && now.saturating_duration_since(*at) <= ResetEvidence::AT_ONCE
+        {
+            closed.class = ResetClass::PeerRestart;
+        }
+    }
+
     fn shard(&self, ip: IpAddr) -> Option<MutexGuard<'_, Shard>> {
         #[expect(clippy::cast_possible_truncation, reason = "any part of a hash will do")]
         let index = Hasher::default().hash_one(ip) as usize % SHARDS;

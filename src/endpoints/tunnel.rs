@@ -60,12 +60,13 @@ impl Live {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// Remembers a break and counts the other connections that broke at the same time.
-    fn broke(&self, ip: IpAddr, connection: Option<u64>, now: Instant) -> usize {
+    /// Remembers a break and gives the endpoints of the other connections that broke at the same time.
+    fn broke(&self, ip: IpAddr, connection: Option<u64>, now: Instant) -> Vec<IpAddr> {
         let mut breaks = self.breaks.lock().unwrap_or_else(PoisonError::into_inner);
         breaks.retain(|(at, ..)| now.saturating_duration_since(*at) <= ResetEvidence::AT_ONCE);
         // Several tunnels of one connection break together: that is one break.
-        let others = breaks.iter().filter(|(_, other, id)| *other != ip || (*id != connection && id.is_some())).count();
+        let is_other = |other: IpAddr, id: Option<u64>| other != ip || (id != connection && id.is_some());
+        let others = breaks.iter().filter(|(_, other, id)| is_other(*other, *id)).map(|(_, other, _)| *other).collect();
         if breaks.len() >= Self::BREAKS {
             breaks.pop_front();
         }
@@ -169,7 +170,8 @@ impl Tunnel {
         let id = self.connection.as_ref().map(|connection| connection.id);
         let live = &self.endpoints.live;
         evidence.reused = self.connection.as_ref().is_some_and(|connection| connection.born < self.opened_at);
-        evidence.others_at_once = if evidence.is_connection() { live.broke(self.ip, id, now) } else { 0 };
+        let others = if evidence.is_connection() { live.broke(self.ip, id, now) } else { Vec::new() };
+        evidence.others_at_once = others.len();
         let mut shard = self.endpoints.shard(self.ip);
         let entry = shard.as_mut().and_then(|shard| shard.entries.peek_mut(&self.ip));
         let connection = self.connection(now);
@@ -183,6 +185,11 @@ impl Tunnel {
         let closed = Closed { class, connection };
         if let Some(entry) = entry {
             entry.last_reset = Some((closed, now));
+        }
+        drop(shard);
+        if class == ResetClass::PeerRestart {
+            // The first of them was told alone.
+            others.into_iter().for_each(|ip| self.endpoints.joined(ip, now));
         }
         closed
     }
