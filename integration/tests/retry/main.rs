@@ -1,0 +1,7 @@
+//! `retry` on real Envoy: the matrix of requests and faults, the public reports as cases, per-route
+//! configuration, trust, budget, modes, and what an operator sees.
+#![allow(clippy::expect_used, clippy::panic, clippy::missing_panics_doc, reason = "helpers of tests fail by panicking")]
+
+mod matrix;
+mod table;
+mod world;
