@@ -13,6 +13,7 @@ use std::{
 use super::{
     Endpoints, Generation, Presence,
     connection::{Connection, ConnectionAge},
+    recent::Break,
     removal::Close,
     reset::{ResetClass, ResetEvidence},
 };
@@ -172,6 +173,9 @@ impl Tunnel {
         }
         let class = evidence.classify();
         let closed = Closed { class, connection };
+        if evidence.waited.is_some() || !evidence.established {
+            Break { at: now, ip: self.ip, closed }.note();
+        }
         if let Some(entry) = entry {
             entry.last_reset = Some((closed, now));
         }

@@ -53,7 +53,7 @@ pub(super) fn cluster(service: &Service) -> Any {
             service_name: service.cluster_name(),
         }),
         connect_timeout: Some(Duration { seconds: 10, nanos: 0 }),
-        circuit_breakers: Some(unlimited()),
+        circuit_breakers: Some(limits(service.max_retries)),
         metadata: Some(metadata([(ISTIO, fields([("services", service_list(&service.host))]))])),
         transport_socket: tunnels.then(internal_upstream),
         typed_extension_protocol_options: service.http2.then(http2_options).into_iter().collect(),
@@ -159,14 +159,14 @@ fn transport_socket(name: &str, config: Any) -> TransportSocket {
 }
 
 /// Istio sets every threshold to the largest value: nothing is capped unless a DestinationRule asks.
-fn unlimited() -> CircuitBreakers {
+fn limits(max_retries: Option<u32>) -> CircuitBreakers {
     let max = Some(UInt32Value { value: u32::MAX });
     CircuitBreakers {
         thresholds: vec![circuit_breakers::Thresholds {
             max_connections: max,
             max_pending_requests: max,
             max_requests: max,
-            max_retries: max,
+            max_retries: max_retries.map(|value| UInt32Value { value }).or(max),
             track_remaining: true,
             ..Default::default()
         }],

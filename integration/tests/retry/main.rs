@@ -2,6 +2,9 @@
 //! configuration, trust, budget, modes, and what an operator sees.
 #![allow(clippy::expect_used, clippy::panic, clippy::missing_panics_doc, reason = "helpers of tests fail by panicking")]
 
+mod cases_http;
+mod cases_http2;
 mod matrix;
+mod setup;
 mod table;
 mod world;

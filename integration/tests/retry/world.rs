@@ -10,7 +10,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use lab::{
     app::{Behaviour, Script},
     control_plane::{Endpoint, Service},
-    mesh::{Mesh, Setup, WITHIN},
+    mesh::{Mesh, Reply, Setup, WITHIN},
     pod::{Ending, Pod, PodSpec},
 };
 
@@ -227,25 +227,42 @@ impl Every for Fault {
 // === impl World ===
 
 impl World {
-    /// Two pods, listed under [`ONE`] and [`TWO`].
+    /// Two pods, listed under [`ONE`] and [`TWO`], which share a script.
     pub async fn start(setup: Setup, transport: Transport) -> World {
+        let script = Script::default();
+        Self::with(setup, transport, [script.clone(), script], |service| service).await
+    }
+
+    /// The same, each pod with a script of its own; `script` is the first one's.
+    pub async fn apart(setup: Setup, transport: Transport) -> World {
+        Self::with(setup, transport, [Script::default(), Script::default()], |service| service).await
+    }
+
+    /// The same, with a change to both services.
+    pub async fn with(
+        setup: Setup,
+        transport: Transport,
+        scripts: [Script; 2],
+        change: impl Fn(Service) -> Service,
+    ) -> World {
         let setup = setup.bootstrap(|bootstrap| bootstrap.with_services(&[ONE, TWO]));
         let mesh = setup.start().await.unwrap();
-        let script = Script::default();
-        let pod = |name: &str, octet: u8| PodSpec {
+        let [first, second] = scripts;
+        let pod = |name: &str, octet: u8, script: &Script| PodSpec {
             script: Some(script.clone()),
             keep_headers: true,
             ..PodSpec::new(name, std::net::IpAddr::from([10, 244, 1, octet]))
         };
-        let pods = [mesh.pod_with(pod("a", 1)).await.unwrap(), mesh.pod_with(pod("b", 2)).await.unwrap()];
+        let pods =
+            [mesh.pod_with(pod("a", 1, &first)).await.unwrap(), mesh.pod_with(pod("b", 2, &second)).await.unwrap()];
         let endpoints = || {
             let all = pods.iter().map(|pod| Endpoint::new(pod.ip(), pod.addr().port()));
             all.map(|endpoint| if transport == Transport::Hbone { endpoint } else { endpoint.plain() }).collect()
         };
-        mesh.control_plane.set_service(Service::new(ONE, endpoints()));
-        mesh.control_plane.set_service(Service::new(TWO, endpoints()).http2());
+        mesh.control_plane.set_service(change(Service::new(ONE, endpoints())));
+        mesh.control_plane.set_service(change(Service::new(TWO, endpoints()).http2()));
         mesh.acked().await.unwrap();
-        World { mesh, transport, pods, script }
+        World { mesh, transport, pods, script: first }
     }
 
     /// Sends a request whose first attempt meets the fault.
@@ -295,6 +312,30 @@ impl World {
         let app = self.pods[0].app().unwrap();
         app.refuse().await;
         app.connections().end_all(Ending::Rst).await.unwrap();
+    }
+
+    /// Sends requests round the endpoints until one had its first attempt on the first pod, which means
+    /// that it was retried or that it ended there.
+    pub async fn first_on_first(&self, request: impl Fn() -> Request<Bytes>) -> Reply {
+        let ip = self.pods[0].ip().to_string();
+        for _ in 0..6 {
+            let reply = self.mesh.send(request()).await.unwrap();
+            let there = reply.header("x-upstream-host").is_some_and(|host| host.contains(&ip));
+            if there || reply.attempts().is_some_and(|attempts| attempts > 1) {
+                return reply;
+            }
+        }
+        panic!("six requests went round the first pod");
+    }
+
+    /// How the access log tells of a request.
+    pub async fn logged(&self, id: &str) -> serde_json::Value {
+        self.mesh.envoy.wait_for_access_log(WITHIN, |entry| entry["request_id"] == id).await.unwrap()
+    }
+
+    /// A counter of the module's.
+    pub async fn stat(&self, name: &str) -> u64 {
+        self.mesh.stat(name).await.unwrap()
     }
 
     /// Undoes [`World::refuse`].
