@@ -202,10 +202,13 @@ impl Shared {
             },
         };
         let verdict = decide(&request, policy, allowance);
-        let set = steer::headers(&request, &verdict.action);
+        let set = steer::headers(&request, &verdict.action, || route_retries(envoy));
         let foreign_count = headers.contains(ATTEMPT_COUNT);
         log_decision(&request, &verdict, policy.mode);
 
+        if set.iter().any(|(name, _)| *name == steer::MAX_RETRIES) {
+            self.stats.count(envoy, Event::Numbered);
+        }
         let given = policy.mode == Mode::Enforce;
         if given {
             for (name, value) in set {
@@ -356,6 +359,14 @@ impl<E: EnvoyHttpFilter> Headers for RequestHeaders<'_, E> {
 fn route_policy(envoy: &impl EnvoyHttpFilter) -> Option<Arc<Loaded>> {
     let config = envoy.get_most_specific_route_config()?;
     config.downcast_ref::<Arc<Loaded>>().map(Arc::clone)
+}
+
+/// The route's own number of retries, where its metadata repeats it.
+fn route_retries(envoy: &impl EnvoyHttpFilter) -> Option<u32> {
+    let number = envoy.get_metadata_number(Source::Route, metadata::NAMESPACE, steer::ROUTE_RETRIES)?;
+    // Beyond the range `as` saturates, and what is no number becomes 0.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "any number is harmless")]
+    Some(number as u32)
 }
 
 /// The endpoint of the last attempt. Behind a waypoint the host is an internal listener, whose endpoint

@@ -6,7 +6,7 @@ use super::{decide::Reason, outcome::Outcome};
 use crate::endpoints::ResetClass;
 
 /// Every counter's name, without Envoy's prefix for the module, and what it counts.
-pub const HELP: [(&str, &str); 42] = [
+pub const HELP: [(&str, &str); 43] = [
     ("retry_requests", "requests that were decided on (mode enforce or observe)"),
     ("retry_granted", "requests that got the right to be retried (observe: would have got it)"),
     ("retry_granted_unprocessed", "requests that got the right only where no upstream acted on them"),
@@ -49,6 +49,10 @@ pub const HELP: [(&str, &str); 42] = [
     ("retry_cured_timeout", "of these, answered by a retry: timeout"),
     ("retry_cured_fresh", "of these, answered by a retry: fresh"),
     ("retry_cured_unexplained", "answered by a retry of an attempt that no tunnel explains, a status code's too"),
+    (
+        "retry_max_retries_set",
+        "requests whose number of retries is the policy's, instead of the route's or the caller's",
+    ),
 ];
 
 /// What is counted once per event.
@@ -64,6 +68,8 @@ pub enum Event {
     Ended(Outcome),
     /// It failed by a reset all the same.
     FailedByReset,
+    /// It got a number of retries.
+    Numbered,
     /// It met a reset, of this class if that is known, and failed by it or was cured of it.
     Reset {
         /// The class.
@@ -90,6 +96,7 @@ const RESETS: usize = OUTCOMES + Outcome::ALL.len();
 /// One for each class, and one for those without.
 const CLASSES: usize = ResetClass::ALL.len() + 1;
 const CURED: usize = RESETS + CLASSES;
+const NUMBERED: usize = CURED + CLASSES;
 
 // === impl Stats ===
 
@@ -121,6 +128,7 @@ impl Stats {
             Event::GrantedUnprocessed => self.add(envoy, GRANTED_UNPROCESSED, 1),
             Event::Ended(outcome) => self.add(envoy, OUTCOMES + outcome as usize, 1),
             Event::FailedByReset => self.add(envoy, FAILED_BY_RESET, 1),
+            Event::Numbered => self.add(envoy, NUMBERED, 1),
             Event::Reset { class, cured } => {
                 let place = class.map_or(CLASSES - 1, ResetClass::index);
                 self.add(envoy, RESETS + place, 1);
@@ -168,6 +176,7 @@ mod tests {
             assert_eq!(name(RESETS + class.index()), format!("retry_reset_{}", class.name()));
             assert_eq!(name(CURED + class.index()), format!("retry_cured_{}", class.name()));
         }
-        assert_eq!(HELP.len(), CURED + CLASSES);
+        assert_eq!(name(NUMBERED), "retry_max_retries_set");
+        assert_eq!(HELP.len(), NUMBERED + 1);
     }
 }

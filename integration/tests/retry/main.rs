@@ -5,6 +5,11 @@
 mod cases_http;
 mod cases_http2;
 mod matrix;
+mod modes;
+mod operator;
+mod outage;
+mod refusals;
+mod routes;
 mod setup;
 mod table;
 mod world;

@@ -9,6 +9,7 @@ use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use lab::{
     app::{Behaviour, Script},
+    bootstrap::Bootstrap,
     control_plane::{Endpoint, Service},
     mesh::{Mesh, Reply, Setup, WITHIN},
     pod::{Ending, Pod, PodSpec},
@@ -238,6 +239,16 @@ impl World {
         Self::with(setup, transport, [Script::default(), Script::default()], |service| service).await
     }
 
+    /// As [`World::apart`], with a change to the bootstrap after its routes were made.
+    pub async fn apart_with(
+        setup: Setup,
+        transport: Transport,
+        change: impl FnOnce(Bootstrap) -> anyhow::Result<Bootstrap> + Send + 'static,
+    ) -> World {
+        let setup = setup.bootstrap(|bootstrap| bootstrap.with_services(&[ONE, TWO])).bootstrap(change);
+        Self::routed(setup, transport, [Script::default(), Script::default()], |service| service).await
+    }
+
     /// The same, with a change to both services.
     pub async fn with(
         setup: Setup,
@@ -246,6 +257,15 @@ impl World {
         change: impl Fn(Service) -> Service,
     ) -> World {
         let setup = setup.bootstrap(|bootstrap| bootstrap.with_services(&[ONE, TWO]));
+        Self::routed(setup, transport, scripts, change).await
+    }
+
+    async fn routed(
+        setup: Setup,
+        transport: Transport,
+        scripts: [Script; 2],
+        change: impl Fn(Service) -> Service,
+    ) -> World {
         let mesh = setup.start().await.unwrap();
         let [first, second] = scripts;
         let pod = |name: &str, octet: u8, script: &Script| PodSpec {
