@@ -95,7 +95,9 @@ async fn observing_tells_what_enforcing_does_and_changes_nothing() {
     let lost = observed.statuses.iter().filter(|(status, ..)| *status == 503).count();
     let could = observed.counters["dynamicmodulescustom.retry_failed_by_reset"];
     assert_eq!(saved as u64, could, "what observing says could be saved is what enforcing saves");
-    assert_eq!(lost, REQUESTS / 5);
+    let faults = (0..REQUESTS).filter(|number| number % 5 == 0);
+    // gRPC tells its failures by another status.
+    assert_eq!(lost, faults.filter(|number| number % 12 != 10).count());
     assert_eq!(
         (enforced.flagged, observed.flagged),
         (0, 0),

@@ -40,11 +40,11 @@ async fn a_reset_that_a_retry_cured_is_explained() {
     assert_eq!((world.stat("retry_reset_fresh").await, world.stat("retry_cured_fresh").await), (1, 1));
     assert_eq!(world.stat("retry_outcome_succeeded").await, 1);
     let debug = world.mesh.envoy.log().unwrap();
-    let line = debug.lines().find(|line| line.contains("stale_guard retry") && line.contains("method_eligible"));
-    assert!(
-        line.is_some_and(|line| line.contains("GET / : retry because") || line.contains("GET /: retry because")),
-        "{line:?}"
-    );
+    let lines: Vec<_> = debug.lines().filter(|line| line.contains("stale_guard retry: ")).collect();
+    // Two of them, or more, are the warming requests'.
+    assert!(lines.len() >= 3, "one line for each decision: {lines:#?}");
+    let last = lines.last().unwrap();
+    assert!(last.contains("Enforce GET /: retry because method_eligible"), "{last}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -63,7 +63,7 @@ async fn a_request_that_fails_in_spite_of_its_right_is_flagged_and_explained() {
 
     let reply = world.mesh.post(ONE, "/").await.unwrap();
     let entry = world.logged(&reply.id).await;
-    assert_eq!(entry["custom_flags"], Value::Null, "without the right there is nothing to flag: {entry:#}");
+    assert_eq!(entry["custom_flags"], "", "without the right there is nothing to flag: {entry:#}");
     assert!(entry["stale_guard"]["reset_class"].is_string(), "but it is explained: {entry:#}");
     let classes = world.mesh.envoy.admin().stats(r"^dynamicmodulescustom\.retry_reset_").await.unwrap();
     assert_eq!(classes.values().sum::<u64>(), 2, "each failed request counts one reset: {classes:?}");

@@ -140,8 +140,8 @@ fn hostile() -> Vec<Vec<u8>> {
 /// The status of each answer; `None` where the connection was closed without one.
 async fn answers(setup: Setup) -> Vec<Option<String>> {
     let world = World::start(setup, Transport::Http1).await;
-    let mut statuses = Vec::new();
-    for bytes in hostile() {
+    // At once: Envoy keeps a connection open for a second after it refused what came.
+    let exchanges = hostile().into_iter().map(async |bytes| {
         let mut socket = world.mesh.envoy.netns().tcp_connect(world.mesh.listener()).await.unwrap();
         socket.write_all(&bytes).await.unwrap();
         let mut answer = Vec::new();
@@ -149,8 +149,9 @@ async fn answers(setup: Setup) -> Vec<Option<String>> {
         let read = tokio::time::timeout(lab::mesh::WITHIN, socket.read_to_end(&mut answer)).await;
         assert!(read.is_ok(), "no answer to {}", bytes.escape_ascii());
         let line = answer.split(|byte| *byte == b'\r').next().filter(|line| !line.is_empty());
-        statuses.push(line.map(|line| String::from_utf8_lossy(line).into_owned()));
-    }
+        line.map(|line| String::from_utf8_lossy(line).into_owned())
+    });
+    let statuses = futures::future::join_all(exchanges).await;
     world.mesh.envoy.assert_alive().unwrap();
     assert_eq!(world.mesh.get(ONE, "/").await.unwrap().status, 200, "Envoy serves on");
     let log = world.mesh.envoy.log().unwrap();

@@ -142,15 +142,17 @@ fn with_hint(bootstrap: Bootstrap, num_retries: u32) -> anyhow::Result<Bootstrap
     bootstrap.patch(&format!("{at}/routes/0/metadata"), hint)
 }
 
-/// Where Envoy takes clients for what they are, by the trust of the connection manager.
-fn edge(setup: Setup, trusted: &'static [&'static str]) -> Setup {
+/// An edge: Envoy takes a client for internal by its address. The lab's come from 127.0.0.1.
+fn edge(setup: Setup, trusted: &'static str) -> Setup {
     setup.bootstrap(move |bootstrap| {
         let at = format!("{}/typed_config", bootstrap.hcm()?);
-        let ranges: Vec<_> =
-            trusted.iter().map(|prefix| json!({ "address_prefix": prefix, "prefix_len": 8 })).collect();
+        // Without a range, Envoy trusts all private addresses.
+        let ranges = json!({ "cidr_ranges": [{ "address_prefix": trusted, "prefix_len": 8 }] });
         bootstrap
             .patch(&format!("{at}/use_remote_address"), json!(true))?
-            .patch(&format!("{at}/internal_address_config"), json!({ "cidr_ranges": ranges }))
+            // Tests know requests by their ids.
+            .patch(&format!("{at}/preserve_external_request_id"), json!(true))?
+            .patch(&format!("{at}/internal_address_config"), ranges)
     })
 }
 
@@ -164,7 +166,7 @@ const ASKS: [(&str, &str); 4] = [
 #[tokio::test(flavor = "multi_thread")]
 async fn an_untrusted_client_gains_no_retry_and_cannot_decline_one() {
     // The shipped waypoint, and an edge.
-    for setup in [guarded(json!({})), edge(guarded(json!({})), &[])] {
+    for setup in [guarded(json!({})), edge(guarded(json!({})), "10.0.0.0")] {
         let world = World::start(setup, Transport::Http1).await;
         world.script.until_told(Behaviour::ReadThenReset);
         let ask = |method: Method| {
@@ -189,7 +191,7 @@ async fn an_untrusted_client_gains_no_retry_and_cannot_decline_one() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_trusted_callers_wishes_are_kept_and_joined() {
-    let world = World::start(edge(guarded(json!({})), &["127.0.0.0"]), Transport::Http1).await;
+    let world = World::start(edge(guarded(json!({})), "127.0.0.0"), Transport::Http1).await;
     let asked = async |method: Method, behaviour: Behaviour, asks: &[(&str, &str)]| {
         world.script.until_told(behaviour);
         let request = world.mesh.request(method, ONE, "/");
