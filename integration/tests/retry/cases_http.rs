@@ -9,9 +9,10 @@ use lab::{app::Behaviour, bootstrap::Variant, mesh::Setup};
 use serde_json::{Value, json};
 
 use super::{
+    kinds::{Fault, Kind, Transport},
     setup::{guarded, istio_outbound, no_route_policy, previous_hosts, route_policy},
     table::section,
-    world::{Fault, Kind, ONE, TWO, Transport, World},
+    world::{ONE, TWO, World},
 };
 
 fn default_policy() -> Setup {

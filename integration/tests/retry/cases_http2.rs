@@ -14,8 +14,9 @@ use lab::{
 use serde_json::json;
 
 use super::{
+    kinds::{Fault, Kind, Transport},
     setup::{guarded, no_route_policy, previous_hosts, route_policy},
-    world::{Fault, Kind, ONE, TWO, Transport, World},
+    world::{ONE, TWO, World},
 };
 
 fn seen(cell: super::table::Seen) -> (String, usize, u32) {
@@ -126,7 +127,8 @@ async fn case_19_what_the_circuit_breaker_refuses_is_counted_and_fails_fast() {
     let overflow = format!("cluster.{}.upstream_rq_retry_overflow", cluster_name(TWO, 80));
     let overflow = world.mesh.envoy.admin().stat(&overflow).await.unwrap();
     assert_eq!(overflow, failed.len() as u64, "each is counted");
-    assert_eq!(world.stat("retry_outcome_not_retried").await, failed.len() as u64);
+    let counted = |count| count == failed.len() as u64;
+    world.mesh.wait_stat("retry_outcome_not_retried", counted).await.expect("each is counted here, too");
     assert!(failed.iter().all(|reply| reply.header("x-response-flags").is_some_and(|flags| flags.contains("UC"))));
 }
 

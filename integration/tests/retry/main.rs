@@ -4,6 +4,8 @@
 
 mod cases_http;
 mod cases_http2;
+mod clients;
+mod kinds;
 mod matrix;
 mod modes;
 mod operator;

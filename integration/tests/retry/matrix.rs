@@ -2,13 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use lab::{bootstrap::Variant, mesh::Setup};
+use lab::{
+    bootstrap::{Bootstrap, Variant},
+    envoy::Binary,
+    mesh::Setup,
+};
 use serde_json::json;
 
 use super::{
+    kinds::{Every, Fault, Kind, Transport},
     setup::guarded,
     table::{Place, Seen, section},
-    world::{Every, Fault, Kind, Transport, World},
+    world::World,
 };
 
 const GUARDED: &str = "With the module";
@@ -52,25 +57,42 @@ async fn run(world: &World, cells: &BTreeMap<Place, Option<Seen>>) -> Vec<String
     wrong
 }
 
-async fn matrix(transport: Transport) {
-    let world = World::start(with_module(), transport).await;
+async fn matrix(setup: Setup, transport: Transport) {
+    let world = World::start(setup, transport).await;
     let wrong = run(&world, &section(GUARDED)).await;
     assert!(wrong.is_empty(), "not as matrix.md says:\n{}", wrong.join("\n"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_matrix_holds_over_http1() {
-    matrix(Transport::Http1).await;
+    matrix(with_module(), Transport::Http1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_matrix_holds_over_h2c() {
-    matrix(Transport::H2c).await;
+    matrix(with_module(), Transport::H2c).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_matrix_holds_over_hbone() {
-    matrix(Transport::Hbone).await;
+    matrix(with_module(), Transport::Hbone).await;
+}
+
+/// The waypoint's path on an older Envoy, which has no config validator.
+async fn matrix_on(version: &str) {
+    let binary = Binary::version(version).unwrap();
+    let setup = with_module().envoy(|options| options.binary = Some(binary));
+    matrix(setup.bootstrap(Bootstrap::without_config_validators), Transport::Hbone).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_matrix_holds_on_envoy_1_38() {
+    matrix_on("1.38.3").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_matrix_holds_on_envoy_1_39() {
+    matrix_on("1.39.3").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

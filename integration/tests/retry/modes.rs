@@ -8,8 +8,9 @@ use lab::{app::Behaviour, mesh::Mesh};
 use serde_json::{Value, json};
 
 use super::{
+    kinds::Transport,
     setup::guarded,
-    world::{ONE, Transport, World},
+    world::{ONE, World},
 };
 
 const REQUESTS: usize = 120;

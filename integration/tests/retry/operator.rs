@@ -6,8 +6,9 @@ use lab::{app::Behaviour, mesh::Setup};
 use serde_json::{Value, json};
 
 use super::{
+    kinds::Transport,
     setup::guarded,
-    world::{ONE, Transport, World},
+    world::{ONE, World},
 };
 
 fn setup() -> Setup {

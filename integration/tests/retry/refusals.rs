@@ -14,8 +14,9 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::{
+    kinds::Transport,
     setup::{guarded, per_route, virtual_host},
-    world::{ONE, Transport, World},
+    world::{ONE, World},
 };
 
 /// Bad policies, with the place that the message must name.

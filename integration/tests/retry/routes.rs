@@ -11,8 +11,9 @@ use lab::{
 use serde_json::{Value, json};
 
 use super::{
+    kinds::{Fault, Kind, Transport},
     setup::{guarded, istio_outbound, per_route, previous_hosts, route_policy, virtual_host},
-    world::{Fault, Kind, ONE, Transport, World},
+    world::{ONE, World},
 };
 
 /// A policy that says who made it, and asks for so many retries.
@@ -143,17 +144,20 @@ fn with_hint(bootstrap: Bootstrap, num_retries: u32) -> anyhow::Result<Bootstrap
 }
 
 /// An edge: Envoy takes a client for internal by its address. The lab's come from 127.0.0.1.
-fn edge(setup: Setup, trusted: &'static str) -> Setup {
+fn edge(setup: Setup, internal: Value) -> Setup {
     setup.bootstrap(move |bootstrap| {
         let at = format!("{}/typed_config", bootstrap.hcm()?);
-        // Without a range, Envoy trusts all private addresses.
-        let ranges = json!({ "cidr_ranges": [{ "address_prefix": trusted, "prefix_len": 8 }] });
         bootstrap
             .patch(&format!("{at}/use_remote_address"), json!(true))?
             // Tests know requests by their ids.
             .patch(&format!("{at}/preserve_external_request_id"), json!(true))?
-            .patch(&format!("{at}/internal_address_config"), ranges)
+            .patch(&format!("{at}/internal_address_config"), internal)
     })
+}
+
+/// An `internal_address_config` with one range.
+fn range(prefix: &str) -> Value {
+    json!({ "cidr_ranges": [{ "address_prefix": prefix, "prefix_len": 8 }] })
 }
 
 const ASKS: [(&str, &str); 4] = [
@@ -165,8 +169,9 @@ const ASKS: [(&str, &str); 4] = [
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_untrusted_client_gains_no_retry_and_cannot_decline_one() {
-    // The shipped waypoint, and an edge.
-    for setup in [guarded(json!({})), edge(guarded(json!({})), "10.0.0.0")] {
+    // Edges, and the shipped waypoint.
+    let edges = [Value::Null, range("10.0.0.0")].map(|internal| edge(guarded(json!({})), internal));
+    for setup in edges.into_iter().chain([guarded(json!({}))]) {
         let world = World::start(setup, Transport::Http1).await;
         world.script.until_told(Behaviour::ReadThenReset);
         let ask = |method: Method| {
@@ -189,9 +194,19 @@ async fn an_untrusted_client_gains_no_retry_and_cannot_decline_one() {
     }
 }
 
+/// Envoy's own reading, which docs/retry.md warns of: a field without a range means every private address.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_edge_whose_internal_addresses_are_an_empty_list_trusts_private_ones() {
+    let world = World::start(edge(guarded(json!({})), json!({ "cidr_ranges": [] })), Transport::Http1).await;
+    world.script.until_told(Behaviour::ReadThenReset);
+    let ask = world.mesh.request(Method::POST, ONE, "/").header("x-envoy-retry-on", "reset");
+    let reply = world.mesh.send(ask.body(Bytes::new()).unwrap()).await.unwrap();
+    assert_eq!(reply.attempts(), Some(3), "the caller is trusted, and asks for it");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_trusted_callers_wishes_are_kept_and_joined() {
-    let world = World::start(edge(guarded(json!({})), "127.0.0.0"), Transport::Http1).await;
+    let world = World::start(edge(guarded(json!({})), range("127.0.0.0")), Transport::Http1).await;
     let asked = async |method: Method, behaviour: Behaviour, asks: &[(&str, &str)]| {
         world.script.until_told(behaviour);
         let request = world.mesh.request(method, ONE, "/");

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::world::{Fault, Kind, Transport};
+use super::kinds::{Every, Fault, Kind, Transport};
 
 const TEXT: &str = include_str!("matrix.md");
 
@@ -48,7 +48,7 @@ fn cells(line: &str) -> Vec<&str> {
     line.trim().trim_matches('|').split('|').map(str::trim).collect()
 }
 
-fn by_name<T: super::world::Every>(name: &str, of: impl Fn(T) -> &'static str) -> T {
+fn by_name<T: Every>(name: &str, of: impl Fn(T) -> &'static str) -> T {
     let found = T::EVERY.iter().copied().find(|one| of(*one) == name);
     found.unwrap_or_else(|| panic!("matrix.md: {name:?} is not known"))
 }

@@ -1,68 +1,27 @@
-//! Two pods behind a waypoint, reached by one transport, and the faults that a request's first attempt
-//! can meet.
+//! Two pods behind a waypoint, reached by one transport.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request};
-use http_body_util::{BodyExt, Full};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use http::Request;
 use lab::{
-    app::{Behaviour, Script},
+    app::Script,
     bootstrap::Bootstrap,
     control_plane::{Endpoint, Service},
     mesh::{Mesh, Reply, Setup, WITHIN},
     pod::{Ending, Pod, PodSpec},
 };
 
-use super::table::Seen;
+use super::{
+    clients::{send2, upgrade},
+    kinds::{Fault, Kind, Transport},
+    table::Seen,
+};
 
 /// The service whose endpoints speak HTTP/1.1.
 pub const ONE: &str = "one.default.svc.cluster.local";
 /// The service, on the same pods, whose endpoints speak HTTP/2.
 pub const TWO: &str = "two.default.svc.cluster.local";
-
-/// Names that the table uses.
-pub trait Every: Copy + 'static {
-    const EVERY: &'static [Self];
-}
-
-/// How Envoy reaches the endpoints.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Transport {
-    Http1,
-    H2c,
-    Hbone,
-}
-
-/// A request, by what decides whether it may be repeated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
-    Get,
-    Head,
-    Options,
-    Trace,
-    Put,
-    Delete,
-    Post,
-    Patch,
-    PostWithKey,
-    GrpcDeclared,
-    GrpcNotDeclared,
-    WebSocket,
-}
-
-/// What the first attempt meets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fault {
-    Refused,
-    ResetOnArrival,
-    ResetAfterRead,
-    FinCrossing,
-    ResetAfterHeaders,
-    RefusedStream,
-    GoAwayBelow,
-}
 
 /// The world of one transport.
 pub struct World {
@@ -71,158 +30,6 @@ pub struct World {
     /// The pods share a script, so whichever is tried first meets what was queued.
     pub pods: [Pod; 2],
     pub script: Script,
-}
-
-/// An answer over HTTP/2.
-pub struct Reply2 {
-    pub id: String,
-    pub status: u16,
-    pub headers: HeaderMap,
-    pub trailers: HeaderMap,
-    pub broken: bool,
-}
-
-// === impl Transport ===
-
-impl Transport {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Http1 => "HTTP/1.1",
-            Self::H2c => "h2c",
-            Self::Hbone => "HBONE",
-        }
-    }
-}
-
-impl Every for Transport {
-    const EVERY: &'static [Self] = &[Self::Http1, Self::H2c, Self::Hbone];
-}
-
-// === impl Kind ===
-
-impl Kind {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Get => "GET",
-            Self::Head => "HEAD",
-            Self::Options => "OPTIONS",
-            Self::Trace => "TRACE",
-            Self::Put => "PUT",
-            Self::Delete => "DELETE",
-            Self::Post => "POST",
-            Self::Patch => "PATCH",
-            Self::PostWithKey => "POST with key",
-            Self::GrpcDeclared => "gRPC declared",
-            Self::GrpcNotDeclared => "gRPC not declared",
-            Self::WebSocket => "WebSocket",
-        }
-    }
-
-    fn is_grpc(self) -> bool {
-        matches!(self, Self::GrpcDeclared | Self::GrpcNotDeclared)
-    }
-
-    fn method(self) -> Method {
-        match self {
-            Self::Get | Self::WebSocket => Method::GET,
-            Self::Head => Method::HEAD,
-            Self::Options => Method::OPTIONS,
-            Self::Trace => Method::TRACE,
-            Self::Put => Method::PUT,
-            Self::Delete => Method::DELETE,
-            Self::Post | Self::PostWithKey | Self::GrpcDeclared | Self::GrpcNotDeclared => Method::POST,
-            Self::Patch => Method::PATCH,
-        }
-    }
-
-    fn request(self, mesh: &Mesh, host: &str) -> Request<Bytes> {
-        let path = match self {
-            Self::GrpcDeclared => "/shop.Catalog/GetItem",
-            Self::GrpcNotDeclared => "/shop.Orders/Place",
-            _ => "/thing",
-        };
-        let builder = mesh.request(self.method(), host, path);
-        let builder = match self {
-            Self::PostWithKey => builder.header("idempotency-key", "\"one-key\""),
-            Self::GrpcDeclared | Self::GrpcNotDeclared => {
-                builder.header("content-type", "application/grpc").header("te", "trailers")
-            }
-            Self::WebSocket => builder
-                .header("connection", "upgrade")
-                .header("upgrade", "websocket")
-                .header("sec-websocket-version", "13")
-                .header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
-            _ => builder,
-        };
-        let body = match self {
-            Self::Put | Self::Post | Self::PostWithKey | Self::Patch => Bytes::from_static(b"one order"),
-            // One empty message: not compressed, no bytes.
-            Self::GrpcDeclared | Self::GrpcNotDeclared => Bytes::from_static(&[0; 5]),
-            _ => Bytes::new(),
-        };
-        builder.body(body).expect("request")
-    }
-}
-
-impl Every for Kind {
-    const EVERY: &'static [Self] = &[
-        Self::Get,
-        Self::Head,
-        Self::Options,
-        Self::Trace,
-        Self::Put,
-        Self::Delete,
-        Self::Post,
-        Self::Patch,
-        Self::PostWithKey,
-        Self::GrpcDeclared,
-        Self::GrpcNotDeclared,
-        Self::WebSocket,
-    ];
-}
-
-// === impl Fault ===
-
-impl Fault {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Refused => "refused",
-            Self::ResetOnArrival => "RST before the request is read",
-            Self::ResetAfterRead => "RST after it is read",
-            Self::FinCrossing => "FIN crossing",
-            Self::ResetAfterHeaders => "RST after response headers",
-            Self::RefusedStream => "REFUSED_STREAM",
-            Self::GoAwayBelow => "GOAWAY below the stream",
-        }
-    }
-
-    fn behaviour(self) -> Option<Behaviour> {
-        match self {
-            Self::Refused => None,
-            Self::ResetOnArrival => Some(Behaviour::ResetOnArrival),
-            Self::ResetAfterRead => Some(Behaviour::ReadThenReset),
-            Self::FinCrossing => Some(Behaviour::FinCrossing),
-            Self::ResetAfterHeaders => Some(Behaviour::HeadersThenReset),
-            Self::RefusedStream => Some(Behaviour::RefuseStream),
-            Self::GoAwayBelow => Some(Behaviour::GoAwayBelow),
-        }
-    }
-
-    fn needs_http2(self) -> bool {
-        matches!(self, Self::RefusedStream | Self::GoAwayBelow)
-    }
-}
-
-impl Every for Fault {
-    const EVERY: &'static [Self] = &[
-        Self::Refused,
-        Self::ResetOnArrival,
-        Self::ResetAfterRead,
-        Self::FinCrossing,
-        Self::ResetAfterHeaders,
-        Self::RefusedStream,
-        Self::GoAwayBelow,
-    ];
 }
 
 // === impl World ===
@@ -406,64 +213,4 @@ impl World {
             assert!(steering.is_empty(), "{} reached the application with {steering:?}", execution.id);
         }
     }
-}
-
-/// Sends a request over HTTP/2 on a connection of its own.
-pub async fn send2(mesh: &Mesh, request: Request<Bytes>) -> Reply2 {
-    let id = request.headers()["x-request-id"].to_str().expect("id").to_owned();
-    let (mut parts, body) = request.into_parts();
-    let host = parts.headers.remove("host").expect("host");
-    parts.uri = format!("http://{}{}", host.to_str().expect("host"), parts.uri).parse().expect("uri");
-    let socket = mesh.envoy.netns().tcp_connect(mesh.listener()).await.expect("connect");
-    let exchange = async {
-        let (mut sender, connection) =
-            hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(socket)).await.expect("handshake");
-        let driver = tokio::spawn(connection);
-        let answer = sender.send_request(Request::from_parts(parts, Full::new(body))).await;
-        let answer = answer.unwrap_or_else(|error| panic!("{id} got no answer: {error:?}"));
-        let (head, mut body) = answer.into_parts();
-        let (mut trailers, mut broken) = (HeaderMap::new(), false);
-        while let Some(frame) = body.frame().await {
-            match frame.map(hyper::body::Frame::into_trailers) {
-                Ok(Ok(got)) => trailers = got,
-                Ok(Err(_)) => {}
-                Err(_) => {
-                    broken = true;
-                    break;
-                }
-            }
-        }
-        driver.abort();
-        Reply2 { id: id.clone(), status: head.status.as_u16(), headers: head.headers, trailers, broken }
-    };
-    tokio::time::timeout(WITHIN, exchange).await.unwrap_or_else(|_| panic!("{id} hangs"))
-}
-
-/// Asks for an upgrade; where it is granted, sends a few bytes and looks whether they come back.
-async fn upgrade(mesh: &Mesh, request: Request<Bytes>) -> (String, String, HeaderMap, bool) {
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    let id = request.headers()["x-request-id"].to_str().expect("id").to_owned();
-    let socket = mesh.envoy.netns().tcp_connect(mesh.listener()).await.expect("connect");
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(socket)).await.expect("handshake");
-    let driver = tokio::spawn(connection.with_upgrades());
-    let exchange = async {
-        let mut answer = sender.send_request(request.map(Full::new)).await.expect("an answer");
-        let (status, headers) = (answer.status(), answer.headers().clone());
-        let mut broken = false;
-        if status == 101 {
-            let upgraded = hyper::upgrade::on(&mut answer).await.expect("upgraded");
-            let mut upgraded = TokioIo::new(upgraded);
-            let mut back = [0; 4];
-            let echo = async {
-                upgraded.write_all(b"ping").await?;
-                upgraded.read_exact(&mut back).await
-            };
-            broken = echo.await.is_err() || &back != b"ping";
-        }
-        (id, status.as_str().to_owned(), headers, broken)
-    };
-    let seen = tokio::time::timeout(Duration::from_secs(30), exchange).await.expect("the upgrade hangs");
-    driver.abort();
-    seen
 }
