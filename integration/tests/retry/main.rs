@@ -14,4 +14,5 @@ mod refusals;
 mod routes;
 mod setup;
 mod table;
+mod terms;
 mod world;
