@@ -3,7 +3,7 @@
 use std::{
     net::{IpAddr, SocketAddr},
     sync::Arc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use envoy_proxy_dynamic_modules_rust_sdk::{
@@ -19,7 +19,7 @@ use envoy_proxy_dynamic_modules_rust_sdk::{
 };
 
 use super::{
-    decide::{Action, Allowance, Reason, Verdict, decide},
+    decide::{Action, Reason, Verdict, decide},
     explain::{Explain, Reset},
     outcome::{Attempts, Ending, Outcome, Rights},
     policy::Policy,
@@ -227,7 +227,7 @@ impl Shared {
             loaded.budget(now, super::budget::Budget::grant);
         }
         if verdict.reason == Reason::BudgetExhausted {
-            warn_exhausted(allowance, envoy.get_worker_index(), now);
+            self.warn_exhausted(envoy, &loaded, now);
         }
         Stream {
             rights,
@@ -255,6 +255,18 @@ impl Shared {
         if let Some(rule) = verdict.rule {
             envoy.set_dynamic_metadata_string(metadata::NAMESPACE, "retry_rule", rule);
         }
+    }
+
+    fn warn_exhausted(&self, envoy: &impl EnvoyHttpFilter, loaded: &Arc<Loaded>, now: Duration) {
+        let Some(refused) = loaded.refused(now) else { return };
+        let worker_index = envoy.get_worker_index();
+        // Tells which budget it was, where routes have their own.
+        let route = if self.sees_attempts { envoy.get_attribute_string(Attribute::XdsRouteName) } else { None };
+        envoy_log_warn!(
+            "stale_guard retry: budget exhausted on worker {worker_index}, route \"{}\": {refused} requests passed without \
+             the right to be retried since the last such line",
+            route.map(|name| String::from_utf8_lossy(name.as_slice()).escape_debug().to_string()).unwrap_or_default(),
+        );
     }
 
     /// Settles the account of a stream that is over.
@@ -393,18 +405,6 @@ fn log_decision(request: &Evidence<'_>, verdict: &Verdict<'_>, mode: Mode) {
         verdict.rule.map_or("", |_| ", rule "),
         verdict.rule.unwrap_or("")
     );
-}
-
-fn warn_exhausted(allowance: Allowance, worker_index: u32, now: std::time::Duration) {
-    if allowance == Allowance::Available {
-        return;
-    }
-    if let Some(refused) = worker::refused(now) {
-        envoy_log_warn!(
-            "stale_guard retry: budget exhausted on worker {worker_index}: {refused} requests passed without the right \
-             to be retried since the last such line"
-        );
-    }
 }
 
 #[cfg(test)]
