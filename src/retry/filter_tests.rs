@@ -1,11 +1,15 @@
 use std::{
     cell::RefCell,
     collections::{BTreeMap, HashMap},
+    net::IpAddr,
     time::Duration,
 };
 
 use envoy_proxy_dynamic_modules_rust_sdk::{
-    EnvoyBuffer, EnvoyCounterId, MetricResult, abi::envoy_dynamic_module_type_metrics_result as MetricsResult,
+    EnvoyBuffer, EnvoyCounterId, MetricResult,
+    abi::{
+        envoy_dynamic_module_type_metadata_source as Source, envoy_dynamic_module_type_metrics_result as MetricsResult,
+    },
 };
 
 use crate::endpoints::ResetClass;
