@@ -1,8 +1,13 @@
 //! What an operator sees: metadata, flag, counters and log lines.
 
 use bytes::Bytes;
+use futures::future::join_all;
 use http::{Method, StatusCode};
-use lab::{app::Behaviour, mesh::Setup};
+use lab::{
+    app::{Behaviour, Execution},
+    mesh::Setup,
+    pod::Ending,
+};
 use serde_json::{Value, json};
 
 use super::{
@@ -92,4 +97,32 @@ async fn a_reset_without_a_tunnel_is_counted_as_unexplained() {
     assert_eq!((reply.status, reply.attempts()), (StatusCode::OK, Some(2)));
     assert_eq!(world.logged(&reply.id).await["stale_guard"]["reset_class"], Value::Null);
     assert_eq!(world.stat("retry_cured_unexplained").await, 1);
+}
+
+/// Twenty requests wait at one pod when all of its application's connections break.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_request_that_a_retry_saves_is_counted_and_explained() {
+    let world = World::apart(guarded(json!({})), Transport::Hbone).await;
+    world.warm(ONE).await;
+    world.script.until_told(Behaviour::HangBeforeHeaders);
+    let all = join_all((0..40).map(|_| world.mesh.get(ONE, "/many")));
+    let break_off = async {
+        let hung = |all: &[Execution]| (all.iter().filter(|one| one.path == "/many").count() == 20).then_some(());
+        world.pods[0].executions().wait_for("twenty requests", hung).await.unwrap();
+        world.script.clear();
+        world.pods[0].app().unwrap().connections().end_all(Ending::Rst).await.unwrap();
+    };
+    let (replies, ()) = tokio::join!(all, break_off);
+    let replies: Vec<_> = replies.into_iter().map(|reply| reply.unwrap()).collect();
+    assert!(replies.iter().all(|reply| reply.status == StatusCode::OK && reply.pod() == Some("b")));
+    let first = world.pods[0].ip().to_string();
+    for reply in replies.iter().filter(|reply| reply.attempts() == Some(2)) {
+        let entry = world.logged(&reply.id).await;
+        assert_eq!(entry["stale_guard"]["reset_endpoint"], first.as_str(), "{entry:#}");
+    }
+    let cured = world.mesh.envoy.admin().stats(r"^dynamicmodulescustom\.retry_cured_").await.unwrap();
+    let met = world.mesh.envoy.admin().stats(r"^dynamicmodulescustom\.retry_reset_").await.unwrap();
+    assert_eq!((cured.values().sum::<u64>(), met.values().sum::<u64>()), (20, 20), "{cured:?} {met:?}");
+    assert_eq!(world.stat("retry_cured_unexplained").await, 0, "one cause, so none is in doubt: {cured:?}");
+    assert_eq!(world.stat("retry_outcome_succeeded").await, 20);
 }
