@@ -67,6 +67,10 @@ pub async fn upgrade(mesh: &Mesh, request: Request<Bytes>) -> (String, String, H
                 upgraded.read_exact(&mut back).await
             };
             broken = echo.await.is_err() || &back != b"ping";
+            if broken {
+                // To its end, so that the fault does not meet the next request.
+                let _ = upgraded.read_to_end(&mut Vec::new()).await;
+            }
         }
         (id, status.as_str().to_owned(), headers, broken)
     };
