@@ -19,6 +19,10 @@ pub struct Service {
     pub port: u16,
     /// Its endpoints, in the order in which they are served.
     pub endpoints: Vec<Endpoint>,
+    /// Whether its endpoints speak HTTP/2 (h2c), as `appProtocol: http2` or `grpc` has it; else HTTP/1.1.
+    pub http2: bool,
+    /// The circuit breaker's limit on retries that run at once; none: no limit, as in Istio.
+    pub max_retries: Option<u32>,
 }
 
 /// How an endpoint's health is told to the proxy (`envoy.config.core.v3.HealthStatus`).
@@ -106,7 +110,12 @@ pub(super) struct Model {
 impl Service {
     /// A service on port 80.
     pub fn new(host: &str, endpoints: Vec<Endpoint>) -> Self {
-        Self { host: host.to_owned(), port: 80, endpoints }
+        Self { host: host.to_owned(), port: 80, endpoints, http2: false, max_retries: None }
+    }
+
+    /// The same with endpoints that speak HTTP/2.
+    pub fn http2(self) -> Self {
+        Self { http2: true, ..self }
     }
 
     /// The name of its cluster and of its EDS resource.
