@@ -9,6 +9,7 @@ use std::{
 use super::{
     Endpoints, Generation, Presence,
     connection::{Connection, ConnectionAge},
+    recent::Break,
     removal::Close,
     reset::{ResetClass, ResetEvidence},
 };
@@ -64,9 +65,11 @@ impl Live {
     fn broke(&self, ip: IpAddr, connection: Option<u64>, now: Instant) -> Vec<IpAddr> {
         let mut breaks = self.breaks.lock().unwrap_or_else(PoisonError::into_inner);
         breaks.retain(|(at, ..)| now.saturating_duration_since(*at) <= ResetEvidence::AT_ONCE);
-        // Several tunnels of one connection break together: that is one break.
-        let is_other = |other: IpAddr, id: Option<u64>| other != ip || (id != connection && id.is_some());
-        let others = breaks.iter().filter(|(_, other, id)| is_other(*other, *id)).map(|(_, other, _)| *other).collect();
+        // Several tunnels of one connection break together: that is one break. Where either connection is
+        // not known (a tunnel that was never answered, Envoy 1.38) they may be the same one.
+        let differ = |id: Option<u64>| id.zip(connection).is_some_and(|(one, other)| one != other);
+        let others = breaks.iter().filter(|(_, other, id)| *other != ip || differ(*id));
+        let others = others.map(|(_, other, _)| *other).collect();
         if breaks.len() >= Self::BREAKS {
             breaks.pop_front();
         }
@@ -183,6 +186,9 @@ impl Tunnel {
         }
         let class = evidence.classify();
         let closed = Closed { class, connection };
+        if evidence.waited.is_some() || !evidence.established {
+            Break { at: now, ip: self.ip, closed }.note();
+        }
         if let Some(entry) = entry {
             entry.last_reset = Some((closed, now));
         }
