@@ -11,7 +11,7 @@ use std::{
 use proptest::prelude::*;
 
 use crate::{
-    endpoints::{Cluster, DEFAULT_CAPACITY, Endpoints, ResetClass, ResetEvidence, Rotation, SHARDS, Tunnel},
+    endpoints::{Break, Cluster, DEFAULT_CAPACITY, Endpoints, ResetClass, ResetEvidence, Rotation, SHARDS, Tunnel},
     sync::Arc,
 };
 
@@ -298,4 +298,25 @@ fn deadlines_are_bounded_however_often_an_endpoint_flaps() {
     endpoints.removed(address(1), cluster, false, at(100_000));
     assert_eq!(endpoints.close_removed(at(160_000)), Some(at(161_000)), "each tunnel has its own time");
     assert_eq!(calls.load(std::sync::atomic::Ordering::Relaxed), 1);
+}
+
+#[test]
+fn tunnels_that_may_share_a_connection_are_no_restart_of_the_peer() {
+    let (endpoints, now) = (Endpoints::new(8), Instant::now());
+    let evidence = ResetEvidence {
+        established: true,
+        waited: Some((Duration::from_millis(5), Duration::from_millis(5))),
+        ..ResetEvidence::default()
+    };
+    let broke = |connection: Option<u64>| {
+        let mut tunnel = endpoints.open(IpAddr::from([10, 244, 1, 9]), None, now);
+        if let Some(id) = connection {
+            tunnel.on_connection(id, now);
+        }
+        tunnel.broke(evidence, now).class
+    };
+    assert_eq!([Some(7), None, Some(7)].map(broke), [ResetClass::Fresh; 3], "one connection, as far as is known");
+    assert_eq!(broke(Some(8)), ResetClass::PeerRestart, "another one, for certain");
+    let last = Break::here_since(now, now).map(|one| one.closed.class);
+    assert_eq!(last, None, "and with it the cause of what broke here is in doubt");
 }

@@ -61,7 +61,7 @@ impl Break {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::endpoints::{Endpoints, ResetClass, ResetEvidence};
+    use crate::endpoints::ResetClass;
 
     fn broke(at: Instant, host: u8, class: ResetClass) {
         Break { at, ip: IpAddr::from([10, 244, 1, host]), closed: Closed { class, connection: None } }.note();
@@ -90,23 +90,5 @@ mod tests {
         assert_eq!(BREAKS.with_borrow(VecDeque::len), Break::MAX);
         assert_eq!(Break::here_since(start, start + Break::KEPT * 2), None);
         assert_eq!(BREAKS.with_borrow(VecDeque::len), 0);
-    }
-
-    #[test]
-    fn tunnels_that_may_share_a_connection_are_no_restart_of_the_peer() {
-        let (endpoints, now) = (Endpoints::new(8), Instant::now());
-        let evidence =
-            ResetEvidence { established: true, waited: Some(Duration::from_millis(5)), ..ResetEvidence::default() };
-        let broke = |connection: Option<u64>| {
-            let mut tunnel = endpoints.open(IpAddr::from([10, 244, 1, 9]), None, now);
-            if let Some(id) = connection {
-                tunnel.on_connection(id, now);
-            }
-            tunnel.broke(evidence, now).class
-        };
-        assert_eq!([Some(7), None, Some(7)].map(broke), [ResetClass::Fresh; 3], "one connection, as far as is known");
-        assert_eq!(broke(Some(8)), ResetClass::PeerRestart, "another one, for certain");
-        let last = Break::here_since(now, now).map(|one| one.closed.class);
-        assert_eq!(last, None, "and with it the cause of what broke here is in doubt");
     }
 }
