@@ -68,6 +68,8 @@ pub struct RetryFilter {
 struct Stream {
     loaded: Arc<Loaded>,
     rights: Option<Rights>,
+    /// The budget has the right back.
+    settled: bool,
     started: Instant,
     /// The policy acts, and does not only watch.
     enforced: bool,
@@ -155,6 +157,11 @@ impl<E: EnvoyHttpFilter> HttpFilter<E> for RetryFilter {
         if is_507 && self.stream.as_ref().is_some_and(|stream| stream.gave_up && stream.enforced) {
             envoy.set_response_header(":status", b"503");
         }
+        // No retry is possible from here on, however long the response goes on.
+        if let Some(stream) = self.stream.as_mut().filter(|stream| stream.holds_right()) {
+            stream.settled = true;
+            self.shared.settle(envoy, stream);
+        }
         ResponseHeadersStatus::Continue
     }
 
@@ -168,10 +175,19 @@ impl<E: EnvoyHttpFilter> HttpFilter<E> for RetryFilter {
 impl Drop for RetryFilter {
     /// A stream that Envoy drops without completing it gives its right back.
     fn drop(&mut self) {
-        if let Some(stream) = self.stream.take().filter(|stream| stream.rights.is_some()) {
+        if let Some(stream) = self.stream.take().filter(Stream::holds_right) {
             let now = worker::now();
             stream.loaded.budget(now, |budget| budget.settle(now, 0));
         }
+    }
+}
+
+// === impl Stream ===
+
+impl Stream {
+    /// Whether the budget still holds a right for it.
+    fn holds_right(&self) -> bool {
+        self.rights.is_some() && !self.settled
     }
 }
 
@@ -228,6 +244,7 @@ impl Shared {
         }
         Stream {
             rights,
+            settled: false,
             started: Instant::now(),
             enforced: given,
             foreign_count,
@@ -266,10 +283,9 @@ impl Shared {
         );
     }
 
-    /// Settles the account of a stream that is over.
-    fn end(&self, envoy: &mut impl EnvoyHttpFilter, stream: &Stream) {
-        let details = self.details(envoy, stream);
-        let ending = Ending {
+    /// What can be said of a stream's end, or of its response's beginning.
+    fn ending<'a>(&self, envoy: &impl EnvoyHttpFilter, stream: &Stream, details: &'a [u8]) -> Ending<'a> {
+        Ending {
             attempts: self.attempts(envoy, stream),
             status: envoy.get_attribute_int(Attribute::ResponseCode).and_then(|code| code.try_into().ok()).unwrap_or(0),
             flags: if self.sees_attempts {
@@ -277,17 +293,33 @@ impl Shared {
             } else {
                 None
             },
-            details: &details,
+            details,
             body_over_limit: stream.body_limit > 0 && stream.body > stream.body_limit,
-        };
+        }
+    }
+
+    /// Gives a right back to the budget, less the retries that were made of it.
+    fn settle(&self, envoy: &impl EnvoyHttpFilter, stream: &Stream) {
+        let Some(rights) = stream.rights else { return };
+        let details = self.details(envoy, stream);
+        let charge = self.ending(envoy, stream, &details).charge(&rights);
+        let now = worker::now();
+        stream.loaded.budget(now, |budget| budget.settle(now, charge));
+    }
+
+    /// Counts and annotates a stream that is over.
+    fn end(&self, envoy: &mut impl EnvoyHttpFilter, stream: &Stream) {
+        if stream.holds_right() {
+            self.settle(envoy, stream);
+        }
+        let details = self.details(envoy, stream);
+        let ending = self.ending(envoy, stream, &details);
         if let Attempts::Known(attempts) = ending.attempts {
             envoy.set_dynamic_metadata_number(metadata::NAMESPACE, "attempts", f64::from(attempts));
         }
         super::age::annotate(envoy, ending.is_reset());
         self.explain(envoy, stream, &ending);
         let Some(rights) = stream.rights else { return };
-        let now = worker::now();
-        stream.loaded.budget(now, |budget| budget.settle(now, ending.charge(&rights)));
         let outcome = ending.outcome();
         envoy.set_dynamic_metadata_string(metadata::NAMESPACE, "retry_outcome", outcome.name());
         self.stats.count(envoy, Event::Ended(outcome));

@@ -325,6 +325,25 @@ fn a_stream_that_is_dropped_without_an_end_gives_its_right_back() {
 }
 
 #[test]
+fn a_long_response_holds_no_right_while_it_goes_on() {
+    let mut loading = Loading { modern: true, next: 0 };
+    let config = RetryConfig::new(b"{}", &mut loading, Arc::new(Silent)).expect("a valid policy");
+    let mut envoy = Fake::new(Request::new("GET", "/events")).ended(2, 200, 0, "");
+    let mut filter = config.new_http_filter(&mut envoy);
+    let budget = || config.shared.loaded.budget(worker::now(), |budget| (budget.held(), budget.balance()));
+    filter.on_request_headers(&mut envoy, true);
+    let (_, before) = budget();
+    filter.on_response_headers(&mut envoy, false);
+    let (held, after) = budget();
+    assert_eq!(held, 0, "thousands of open streams would leave no right to anybody else");
+    assert!(after < before, "the retry that it took is paid for: {before} then {after}");
+    filter.on_stream_complete(&mut envoy);
+    let (held, at_the_end) = budget();
+    assert_eq!(held, 0);
+    assert!((at_the_end - after).abs() < 0.5, "it is paid for once: {after} then {at_the_end}");
+}
+
+#[test]
 fn an_envoy_that_does_not_show_attempts_is_not_asked_for_them() {
     let mut loading = Loading { modern: false, next: 0 };
     let config = RetryConfig::new(b"{}", &mut loading, Arc::new(Silent)).expect("a valid policy");
