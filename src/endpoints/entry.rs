@@ -141,6 +141,7 @@ impl Entry {
         self.fence();
     }
 
+    /// The generation of a tunnel that opens now, and whether it is the first of it.
     pub(super) fn open(
         &mut self,
         ip: IpAddr,
@@ -148,8 +149,9 @@ impl Entry {
         rotation: Option<Rotation>,
         counter: &AtomicU64,
         now: Instant,
-    ) -> Generation {
-        if self.fenced || self.generation < suspect_below || self.is_old(ip, rotation, now) {
+    ) -> (Generation, bool) {
+        let fresh = self.fenced || self.generation < suspect_below || self.is_old(ip, rotation, now);
+        if fresh {
             self.generation = next(counter);
             self.taken_at = None;
             self.fenced = false;
@@ -157,7 +159,7 @@ impl Entry {
         self.taken_at.get_or_insert(now);
         self.used = true;
         self.connections.unattributed += 1;
-        self.generation
+        (self.generation, fresh)
     }
 
     pub(super) fn used_directly(&mut self, id: u64, now: Instant) -> (Arc<Connection>, bool) {

@@ -146,10 +146,13 @@ impl Endpoints {
         let per_shard = per_shard(capacity);
         for shard in self.each_shard() {
             let mut shard = shard;
+            let mut evicted = Vec::new();
             while shard.entries.len() > per_shard.get() {
-                shard.evict(&self.counter);
+                evicted.extend(shard.evict(&self.counter));
             }
             shard.entries.resize(per_shard);
+            drop(shard);
+            drop(evicted);
         }
     }
 
@@ -158,17 +161,22 @@ impl Endpoints {
         let Some(mut shard) = self.shard(ip) else { return };
         // An endpoint that is unknown, in a shard that never forgot one, has had no tunnel: nothing to fence.
         if shard.forgetful || shard.entries.contains(&ip) {
-            shard.entry(ip, &self.counter).added(cluster);
+            let evicted = shard.make_room(ip, &self.counter);
+            shard.entry(ip).added(cluster);
+            drop(shard);
+            drop(evicted);
         }
     }
 
     /// `cluster` listed `ip` before and does not now; `still_listed` says whether another one does.
     pub fn removed(&self, ip: IpAddr, cluster: Cluster, still_listed: bool, now: Instant) {
         let Some(mut shard) = self.shard(ip) else { return };
-        let entry = shard.entry(ip, &self.counter);
+        let evicted = shard.make_room(ip, &self.counter);
+        let entry = shard.entry(ip);
         entry.removed(cluster, still_listed, now);
         let deadline = entry.gone_since().and_then(|removed_at| entry.closers.first(removed_at));
         drop(shard);
+        drop(evicted);
         self.removals.expect(ip, deadline);
     }
 
@@ -198,14 +206,15 @@ impl Endpoints {
     /// A tunnel to `ip` opens now: the generation it belongs to, and the guard that closes it.
     #[must_use]
     pub fn open(self: &Arc<Self>, ip: IpAddr, rotation: Option<Rotation>, now: Instant) -> Tunnel {
-        let generation = match self.shard(ip) {
-            Some(mut shard) => {
-                let suspect_below = shard.suspect_below;
-                shard.entry(ip, &self.counter).open(ip, suspect_below, rotation, &self.counter, now)
-            }
-            None => Generation::default(),
-        };
-        Tunnel::new(Arc::clone(self), ip, generation, now)
+        let (mut generation, mut fresh) = (Generation::default(), false);
+        if let Some(mut shard) = self.shard(ip) {
+            let evicted = shard.make_room(ip, &self.counter);
+            let suspect_below = shard.suspect_below;
+            (generation, fresh) = shard.entry(ip).open(ip, suspect_below, rotation, &self.counter, now);
+            drop(shard);
+            drop(evicted);
+        }
+        Tunnel::new(Arc::clone(self), ip, generation, fresh, now)
     }
 
     /// What is known of `ip`.
@@ -225,8 +234,10 @@ impl Endpoints {
     /// counts from the first such call.
     pub fn used_directly(&self, ip: IpAddr, id: u64, now: Instant) -> Option<ConnectionAge> {
         let mut shard = self.shard(ip)?;
-        let (connection, _) = shard.entry(ip, &self.counter).used_directly(id, now);
+        let evicted = shard.make_room(ip, &self.counter);
+        let (connection, _) = shard.entry(ip).used_directly(id, now);
         drop(shard);
+        drop(evicted);
         let age = connection.age(now);
         connection.heard(now);
         Some(age)
@@ -272,8 +283,8 @@ impl Endpoints {
     }
 
     fn shard(&self, ip: IpAddr) -> Option<MutexGuard<'_, Shard>> {
-        #[expect(clippy::cast_possible_truncation, reason = "any part of a hash will do")]
-        let index = Hasher::default().hash_one(ip) as usize % SHARDS;
+        // The upper half: the map inside the shard takes its buckets from the lower one.
+        let index = (Hasher::default().hash_one(ip) >> 32) as usize % SHARDS;
         self.shards.get(index).map(locked)
     }
 
@@ -287,7 +298,7 @@ impl Endpoints {
 impl Shard {
     fn new(capacity: NonZeroUsize) -> Self {
         Self {
-            // Unbounded on purpose: `entry` evicts before it inserts, so that no entry leaves unseen.
+            // `make_room` evicts before `entry` inserts, so that no entry leaves unseen.
             entries: LruCache::with_hasher(capacity, Hasher::default()),
             floor: Generation::default(),
             suspect_below: Generation::default(),
@@ -295,22 +306,27 @@ impl Shard {
         }
     }
 
+    /// Makes room for an entry of `ip`, if it has none. What had to go is for the caller to drop after
+    /// the lock: its closers hold schedulers of Envoy's.
+    #[must_use]
+    fn make_room(&mut self, ip: IpAddr, counter: &AtomicU64) -> Option<Entry> {
+        let full = !self.entries.contains(&ip) && self.entries.len() >= self.entries.cap().get();
+        if full { self.evict(counter) } else { None }
+    }
+
     /// The entry of `ip`, made when it is missing, and now the most recently used.
-    fn entry(&mut self, ip: IpAddr, counter: &AtomicU64) -> &mut Entry {
-        if !self.entries.contains(&ip) && self.entries.len() >= self.entries.cap().get() {
-            self.evict(counter);
-        }
+    fn entry(&mut self, ip: IpAddr) -> &mut Entry {
         let (floor, forgetful) = (self.floor, self.forgetful);
         self.entries.get_or_insert_mut(ip, || Entry::new(floor, forgetful))
     }
 
-    fn evict(&mut self, counter: &AtomicU64) {
-        if let Some((_, entry)) = self.entries.pop_lru() {
-            self.forgetful = true;
-            if entry.is_past(self.floor) {
-                self.floor = next(counter);
-            }
+    fn evict(&mut self, counter: &AtomicU64) -> Option<Entry> {
+        let (_, entry) = self.entries.pop_lru()?;
+        self.forgetful = true;
+        if entry.is_past(self.floor) {
+            self.floor = next(counter);
         }
+        Some(entry)
     }
 }
 

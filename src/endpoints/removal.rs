@@ -33,8 +33,8 @@ impl Closers {
         self.0.insert(number, (after, close));
     }
 
-    pub(super) fn remove(&mut self, number: u64) {
-        self.0.remove(&number);
+    pub(super) fn remove(&mut self, number: u64) -> Option<Close> {
+        self.0.remove(&number).map(|(_, close)| close)
     }
 
     /// The first moment at which a tunnel is due if the endpoint was removed at `removed_at`.

@@ -130,7 +130,7 @@ impl ResetEvidence {
     /// have begin here.
     pub const AGED_AFTER: Duration = Duration::from_secs(30);
     /// Breaks within this time count as one event.
-    pub const AT_ONCE: Duration = Duration::from_secs(1);
+    pub const AT_ONCE: Duration = Duration::from_millis(200);
 
     /// Whether it was a connection that broke, and not a tunnel that was refused.
     #[must_use]

@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     Endpoints, Generation, Presence,
-    connection::{Connection, ConnectionAge},
+    connection::{Connection, ConnectionAge, Connections},
     recent::Break,
     removal::Close,
     reset::{ResetClass, ResetEvidence},
@@ -22,6 +22,7 @@ pub struct Tunnel {
     endpoints: Arc<Endpoints>,
     ip: IpAddr,
     generation: Generation,
+    fresh: bool,
     opened_at: Instant,
     connection: Option<Arc<Connection>>,
     /// Its place among the endpoint's closers, if it is to be closed some time after a removal.
@@ -81,15 +82,28 @@ impl Live {
 // === impl Tunnel ===
 
 impl Tunnel {
-    pub(super) fn new(endpoints: Arc<Endpoints>, ip: IpAddr, generation: Generation, now: Instant) -> Self {
+    pub(super) fn new(
+        endpoints: Arc<Endpoints>,
+        ip: IpAddr,
+        generation: Generation,
+        fresh: bool,
+        now: Instant,
+    ) -> Self {
         endpoints.live.tunnels.fetch_add(1, Ordering::Relaxed);
-        Self { endpoints, ip, generation, opened_at: now, connection: None, closer: None }
+        Self { endpoints, ip, generation, fresh, opened_at: now, connection: None, closer: None }
     }
 
     /// The generation that its pool key carries.
     #[must_use]
     pub const fn generation(&self) -> Generation {
         self.generation
+    }
+
+    /// Whether it is the first tunnel of that generation: a removal, a return, a rotation or a
+    /// control-plane gap has taken effect with it.
+    #[must_use]
+    pub const fn is_first_of_generation(&self) -> bool {
+        self.fresh
     }
 
     /// The endpoint.
@@ -118,9 +132,14 @@ impl Tunnel {
             return false;
         }
         let Some(mut shard) = self.endpoints.shard(self.ip) else { return false };
-        let Some(entry) = shard.entries.peek_mut(&self.ip) else { return false };
-        let (connection, first) = entry.connections.seen(id, self.generation, now);
-        entry.connections.unattributed = entry.connections.unattributed.saturating_sub(1);
+        let (connection, first) = match shard.entries.peek_mut(&self.ip) {
+            Some(entry) => {
+                entry.connections.unattributed = entry.connections.unattributed.saturating_sub(1);
+                entry.connections.seen(id, self.generation, now)
+            }
+            // The entry was evicted: the tunnel remembers its connection alone.
+            None => Connections::default().seen(id, self.generation, now),
+        };
         drop(shard);
         if connection.join() {
             self.endpoints.live.connections.fetch_add(1, Ordering::Relaxed);
@@ -211,13 +230,16 @@ impl Drop for Tunnel {
         if self.connection.is_some() && self.closer.is_none() {
             return;
         }
-        if let Some(entry) = self.endpoints.shard(self.ip).as_mut().and_then(|shard| shard.entries.peek_mut(&self.ip)) {
+        // What closes it holds a scheduler of Envoy's, so it goes after the lock.
+        let mut closer = None;
+        let mut shard = self.endpoints.shard(self.ip);
+        if let Some(entry) = shard.as_mut().and_then(|shard| shard.entries.peek_mut(&self.ip)) {
             if self.connection.is_none() {
                 entry.connections.unattributed = entry.connections.unattributed.saturating_sub(1);
             }
-            if let Some(closer) = self.closer {
-                entry.closers.remove(closer);
-            }
+            closer = self.closer.and_then(|number| entry.closers.remove(number));
         }
+        drop(shard);
+        drop(closer);
     }
 }

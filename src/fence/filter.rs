@@ -51,8 +51,6 @@ struct FenceFilter {
     settings: Arc<Settings>,
     tunnel: Option<Tunnel>,
     progress: Progress,
-    /// The module closed the tunnel itself.
-    cut: bool,
 }
 
 // === impl FenceFilterConfig ===
@@ -69,7 +67,7 @@ impl FenceFilterConfig {
 
 impl<E: EnvoyNetworkFilter> NetworkFilterConfig<E> for FenceFilterConfig {
     fn new_network_filter(&self, _envoy: &mut E) -> Box<dyn NetworkFilter<E>> {
-        Box::new(FenceFilter { settings: Arc::clone(&self.0), tunnel: None, progress: Progress::default(), cut: false })
+        Box::new(FenceFilter { settings: Arc::clone(&self.0), tunnel: None, progress: Progress::default() })
     }
 }
 
@@ -93,10 +91,10 @@ impl<E: EnvoyNetworkFilter> NetworkFilter<E> for FenceFilter {
             for option in &settings.options {
                 envoy.set_socket_option_int(option.level, option.name, SocketOptionState::Prebind, option.value);
             }
-        }
-        if let Some(after) = settings.config.close_after_removal {
-            let scheduler = envoy.new_scheduler();
-            tunnel.close_after_removal(after.get(), Arc::new(move || scheduler.commit(0)));
+            if let Some(after) = settings.config.close_after_removal {
+                let scheduler = envoy.new_scheduler();
+                tunnel.close_after_removal(after.get(), Arc::new(move || scheduler.commit(0)));
+            }
         }
         settings.metrics.opened(envoy, &tunnel);
         self.tunnel = Some(tunnel);
@@ -140,16 +138,20 @@ impl<E: EnvoyNetworkFilter> NetworkFilter<E> for FenceFilter {
             shared().hint.raise();
         }
         match self.progress.closed(by, tunnel.age(now), tunnel.silent(now), now) {
-            Some(evidence) if !self.cut => self.explain(envoy, tunnel, evidence, now),
-            Some(_) | None => drop(tunnel),
+            Some(evidence) => self.explain(envoy, tunnel, evidence, now),
+            None => drop(tunnel),
         }
     }
 
     fn on_scheduled(&mut self, envoy: &mut E, _event_id: u64) {
         // The endpoint may be back (a readiness flap), or the tunnel over, by the time this runs.
-        if self.tunnel.as_ref().is_some_and(Tunnel::is_gone) {
-            self.cut = true;
+        if let Some(tunnel) = self.tunnel.take_if(|tunnel| tunnel.is_gone()) {
+            // Taken out first: the close runs inside this hook, and its event does not come back here.
+            let now = Instant::now();
+            self.settings.metrics.closed(envoy, &tunnel, now);
             self.settings.metrics.cut(envoy);
+            annotate(envoy, &tunnel, now);
+            drop(tunnel);
             envoy.close_with_details(CloseType::NoFlush, CLOSED_AFTER_REMOVAL);
         }
     }

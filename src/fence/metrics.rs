@@ -16,8 +16,8 @@ pub(crate) struct Metrics {
     tunnels_open: Option<EnvoyGaugeId>,
     /// Tunnels to something that is no IP address, which the fence leaves alone.
     tunnels_unfenced: Option<EnvoyCounterId>,
-    /// Tunnels of endpoints that have left or come back at least once, so that the fence acted.
-    tunnels_fenced: Option<EnvoyCounterId>,
+    /// New generations: a removal, a return, a rotation or a control-plane gap has taken effect.
+    generations: Option<EnvoyCounterId>,
     /// Outer connections met for the first time (Envoy 1.39 and later).
     connections: Option<EnvoyCounterId>,
     /// Tunnels that the fence closed because their endpoint had been removed for long enough.
@@ -38,7 +38,7 @@ impl Metrics {
             tunnels: envoy.define_counter("fence_tunnels").ok(),
             tunnels_open: envoy.define_gauge("fence_tunnels_open").ok(),
             tunnels_unfenced: envoy.define_counter("fence_tunnels_unfenced").ok(),
-            tunnels_fenced: envoy.define_counter("fence_tunnels_fenced").ok(),
+            generations: envoy.define_counter("fence_generations").ok(),
             connections: envoy.define_counter("fence_connections").ok(),
             closed_after_removal: envoy.define_counter("fence_closed_after_removal").ok(),
             age_at_close: envoy.define_histogram("fence_connection_age_at_close_ms").ok(),
@@ -52,8 +52,8 @@ impl Metrics {
         if let Some(id) = self.tunnels_open {
             let _ = envoy.increase_gauge(id, 1);
         }
-        if tunnel.generation().get() > 0 {
-            count(envoy, self.tunnels_fenced);
+        if tunnel.is_first_of_generation() {
+            count(envoy, self.generations);
         }
     }
 

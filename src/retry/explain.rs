@@ -5,7 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::endpoints::{Break, Endpoints, ResetClass, ResetEvidence};
+use crate::endpoints::{Break, Endpoints, ResetClass};
+
+/// A tunnel that broke within this time before its request's end is taken for the cause.
+const JUST_NOW: Duration = Duration::from_secs(1);
 
 /// A reset, as the HTTP filter sees it.
 #[derive(Debug, Clone, Copy)]
@@ -60,7 +63,7 @@ impl Explain for Endpoints {
     /// endpoint a moment ago is the cause.
     fn explain(&self, reset: &Reset<'_>) -> Option<Explanation> {
         let (closed, since) = self.last_reset(reset.upstream, Instant::now())?;
-        (since <= ResetEvidence::AT_ONCE).then(|| Explanation {
+        (since <= JUST_NOW).then(|| Explanation {
             class: closed.class,
             endpoint: reset.upstream,
             connection_age: closed.connection.map(|connection| connection.age),

@@ -112,7 +112,7 @@ async fn case_3_a_merged_replacement_disturbs_nobody_else_and_is_survived_by_ret
             Variant::Stock => assert_eq!(good, 1, "the control run must fail where the replaced pod has its turn"),
             _ => {
                 assert_eq!(good, 2, "{replies:?}");
-                assert_eq!(mesh.stat("fence_tunnels_fenced").await.unwrap(), 0, "the same endpoints are no event");
+                assert_eq!(mesh.stat("fence_generations").await.unwrap(), 0, "the same endpoints are no event");
                 for reply in &replies {
                     assert_eq!(successor.executed(&reply.id) + b.executed(&reply.id), 1);
                 }
