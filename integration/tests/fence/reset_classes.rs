@@ -137,6 +137,7 @@ async fn tunnel_refused_names_what_refused_it() {
 async fn nothing_is_read_from_the_inner_connection_before_the_connect_is_answered() {
     let (mesh, pod) = warm(setup(json!({}))).await;
     pod.app().unwrap().close_idle();
+    mesh.drained(ECHO).await.unwrap();
     pod.ztunnel().unwrap().set_connect(ConnectBehaviour::Answer(StatusCode::SERVICE_UNAVAILABLE));
     let body = bytes::Bytes::from(vec![b'x'; 256 * 1024]);
     let request = mesh.request(http::Method::POST, ECHO, "/").body(body).unwrap();

@@ -52,6 +52,7 @@ async fn each_address_of_a_dual_stack_pod_has_its_own_generation() {
     mesh.unlist(ECHO, addr6).await.unwrap();
     mesh.list(ECHO, addr6).await.unwrap();
     pod.app().unwrap().close_idle();
+    mesh.drained(ECHO).await.unwrap();
     for _ in 0..4 {
         assert_eq!(mesh.post(ECHO, "/").await.unwrap().status, StatusCode::OK);
     }
