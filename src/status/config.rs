@@ -1,13 +1,11 @@
 //! Configuration of the bootstrap extension `status`.
 
-use std::collections::HashSet;
-
 use serde::Deserialize;
 
 use crate::{
-    config::{self, ConfigError, Span, Whole},
+    config::{self, ConfigError, Object, Span, Whole},
     endpoints::DEFAULT_CAPACITY,
-    watch::{HealthStatus, config::treat_as_removed},
+    watch::config::Statuses,
 };
 
 /// The name that Envoy's configuration selects this part with.
@@ -22,7 +20,7 @@ pub struct StatusConfig {
     /// Path of the admin page; must begin with `/` and be none of Envoy's own.
     pub admin_path: AdminPath,
     /// The poller of Envoy's admin endpoint.
-    pub watch: PollConfig,
+    pub watch: Object<PollConfig>,
     /// How long the control plane may be unreachable before every endpoint is fenced; null: for ever.
     pub suspect_after: Option<Span<1_000, 86_400_000>>,
 }
@@ -39,8 +37,8 @@ pub struct PollConfig {
     pub min_interval: Span<50, 60_000>,
     /// The longest pause, in quiet times.
     pub max_interval: Span<50, 3_600_000>,
-    /// Health statuses that fence as a removal does; `DRAINING` and `UNHEALTHY` can be seen here.
-    pub treat_as_removed: HashSet<HealthStatus>,
+    /// Health statuses that fence as a removal does. `TIMEOUT` and `UNHEALTHY` look alike here.
+    pub treat_as_removed: Statuses,
 }
 
 /// Where polls go.
@@ -65,7 +63,7 @@ impl Default for StatusConfig {
         Self {
             capacity: Whole::clamped(u32::try_from(DEFAULT_CAPACITY).unwrap_or(u32::MAX)),
             admin_path: AdminPath("/stale-guard".to_owned()),
-            watch: PollConfig::default(),
+            watch: Object::default(),
             suspect_after: Some(Span::clamped_ms(30_000)),
         }
     }
@@ -100,7 +98,7 @@ impl Default for PollConfig {
             cluster: "prometheus_stats".to_owned(),
             min_interval: Span::clamped_ms(250),
             max_interval: Span::clamped_ms(5_000),
-            treat_as_removed: treat_as_removed(),
+            treat_as_removed: Statuses::default(),
         }
     }
 }

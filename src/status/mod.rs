@@ -5,8 +5,10 @@
 //! admin page.
 
 pub mod config;
+mod connection;
 mod extension;
 mod metrics;
-pub mod page;
+mod page;
+mod poller;
 
 pub(crate) use self::extension::StatusExtensionConfig;
