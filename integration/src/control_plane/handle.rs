@@ -99,6 +99,15 @@ impl ControlPlane {
         self.change(|model| model.set_service(service));
     }
 
+    /// Sends a service's cluster with another configuration, and its endpoints again, as istiod does.
+    ///
+    /// # Errors
+    /// If there is no such cluster.
+    pub fn note(&self, cluster: &str, note: &str) -> Result<()> {
+        self.change(|model| model.edit_service(cluster, |service| note.clone_into(&mut service.note)))
+            .with_context(|| format!("no such cluster: {cluster}"))
+    }
+
     /// Takes a service away: its cluster (CDS) and its endpoints.
     ///
     /// # Errors
