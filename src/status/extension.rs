@@ -214,10 +214,17 @@ impl BootstrapExtensionConfig for StatusExtensionConfig {
         response_headers: Option<&[(EnvoyBuffer, EnvoyBuffer)]>,
         response_body: Option<&[EnvoyBuffer]>,
     ) {
-        let ok = result == CalloutResult::Success && has_status_200(response_headers.unwrap_or_default());
-        let why =
-            if result == CalloutResult::Success { "its answer is not 200".to_owned() } else { format!("{result:?}") };
-        let result = if ok { Ok(response_body.unwrap_or_default()) } else { Err(why.as_str()) };
+        let result = match result {
+            CalloutResult::Success if has_status_200(response_headers.unwrap_or_default()) => {
+                Ok(response_body.unwrap_or_default())
+            }
+            CalloutResult::Success => Err("its answer is not 200".to_owned()),
+            CalloutResult::ExceedResponseBufferLimit => Err("its answer is larger than the runtime key \
+                 http.async_response_buffer_limit allows, 32 MiB by default: raise it, or use the config validator"
+                .to_owned()),
+            other => Err(format!("{other:?}")),
+        };
+        let result = result.as_deref().map_err(String::as_str);
         let mut state = self.state();
         if let Some(call) = state.take(callout_id) {
             state.ended(call, result, Instant::now());

@@ -232,6 +232,13 @@ impl ControlPlane {
         self.shared.lock().snapshot.number
     }
 
+    /// The bytes of a service's cluster and of its endpoints, as of the latest push.
+    pub fn resources(&self, cluster: &str) -> Option<(Vec<u8>, Vec<u8>)> {
+        let state = self.shared.lock();
+        let (clusters, assignments) = (&state.snapshot.clusters, &state.snapshot.assignments);
+        Some((clusters.get(cluster)?.body.value.clone(), assignments.get(cluster)?.body.value.clone()))
+    }
+
     /// Every response since the start, oldest first.
     pub fn pushes(&self) -> Vec<Push> {
         self.shared.lock().ledger.pushes().to_vec()

@@ -15,11 +15,12 @@ use envoy_types::pb::envoy::config::{
 use envoy_types::pb::google::protobuf::{Struct, Value, value::Kind as ValueKind};
 use http::StatusCode;
 use lab::{
-    bootstrap::Variant,
+    bootstrap::{Bootstrap, Variant},
     control_plane::{ENDPOINT_TYPE, Endpoint, Locality, Raw, Service, cluster_name},
     mesh::{ECHO, Mesh, Setup},
 };
 use prost::Message;
+use serde_json::json;
 
 use crate::support::{FEEDS, ip, page, removed, seen, wait_polls};
 
@@ -193,8 +194,12 @@ impl Empty for Mesh {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_of_tens_of_megabytes_is_read_whole() {
-    let mesh = FEEDS[2].setup().start().await.unwrap();
+async fn an_answer_of_tens_of_megabytes_is_read_whole_where_envoy_lets_it_through() {
+    let wide = |bootstrap: Bootstrap| {
+        let layer = json!({ "name": "static", "static_layer": { "http.async_response_buffer_limit": 134_217_728 } });
+        bootstrap.patch("/layered_runtime/layers/-", layer)
+    };
+    let mesh = FEEDS[2].setup().bootstrap(wide).start().await.unwrap();
     let endpoints = |count: usize| -> Vec<Endpoint> {
         (0..count)
             .map(|index| {
