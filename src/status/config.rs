@@ -32,7 +32,7 @@ pub struct PollConfig {
     /// Whether to poll.
     pub source: PollSource,
     /// The cluster that reaches Envoy's own admin endpoint.
-    pub cluster: String,
+    pub cluster: ClusterName,
     /// The shortest pause between the starts of two polls.
     pub min_interval: Span<50, 60_000>,
     /// The longest pause, in quiet times.
@@ -50,6 +50,11 @@ pub enum PollSource {
     /// Nowhere.
     None,
 }
+
+/// The name of a cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct ClusterName(String);
 
 /// A path of the admin endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -95,11 +100,29 @@ impl Default for PollConfig {
     fn default() -> Self {
         Self {
             source: PollSource::Admin,
-            cluster: "prometheus_stats".to_owned(),
+            cluster: ClusterName("prometheus_stats".to_owned()),
             min_interval: Span::clamped_ms(250),
             max_interval: Span::clamped_ms(5_000),
             treat_as_removed: Statuses::default(),
         }
+    }
+}
+
+// === impl ClusterName ===
+
+impl ClusterName {
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for ClusterName {
+    type Error = &'static str;
+
+    fn try_from(name: String) -> Result<Self, Self::Error> {
+        if name.is_empty() { Err("must be the name of a cluster") } else { Ok(Self(name)) }
     }
 }
 

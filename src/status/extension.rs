@@ -130,7 +130,7 @@ impl StatusExtensionConfig {
         };
         let headers = vec![(":method", &b"GET"[..]), (":path", path), ("host", b"localhost")];
         self.state().sending = Some(call);
-        let (sent, id) = envoy.send_http_callout(&self.config.watch.cluster, headers, None, CALLOUT_TIMEOUT_MS);
+        let (sent, id) = envoy.send_http_callout(self.config.watch.cluster.as_str(), headers, None, CALLOUT_TIMEOUT_MS);
         let mut state = self.state();
         // Envoy may have reported the end already, from within the call.
         if state.sending.take().is_none() {
@@ -139,7 +139,7 @@ impl StatusExtensionConfig {
         match sent {
             CalloutInitResult::Success => state.in_flight.push((id, call)),
             refused => {
-                let why = format!("cluster \"{}\": {refused:?}", self.config.watch.cluster);
+                let why = format!("cluster \"{}\": {refused:?}", self.config.watch.cluster.as_str());
                 state.ended(call, Err(&why), Instant::now());
             }
         }

@@ -10,5 +10,7 @@ mod extension;
 mod metrics;
 mod page;
 mod poller;
+#[cfg(test)]
+mod schema_tests;
 
 pub(crate) use self::extension::StatusExtensionConfig;

@@ -2,6 +2,7 @@
 
 mod both;
 mod clusters;
+mod decoder;
 mod fake_admin;
 mod gap;
 mod order;

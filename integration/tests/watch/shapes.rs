@@ -26,13 +26,13 @@ use crate::support::{FEEDS, ip, page, removed, seen, wait_polls};
 
 const PLAIN: &str = "plain.default.svc.cluster.local";
 
-fn tunnel(id: &str) -> Address {
+pub fn tunnel(id: &str) -> Address {
     let listener = AddressNameSpecifier::ServerListenerName("connect_originate".to_owned());
     let internal = EnvoyInternalAddress { endpoint_id: id.to_owned(), address_name_specifier: Some(listener) };
     Address { address: Some(Kind::EnvoyInternalAddress(internal)) }
 }
 
-fn socket(ip: &str) -> Address {
+pub fn socket(ip: &str) -> Address {
     let socket = SocketAddress {
         address: ip.to_owned(),
         port_specifier: Some(PortSpecifier::PortValue(8080)),
@@ -41,14 +41,14 @@ fn socket(ip: &str) -> Address {
     Address { address: Some(Kind::SocketAddress(socket)) }
 }
 
-fn original_dst(fields: &[(&str, &str)]) -> Metadata {
+pub fn original_dst(fields: &[(&str, &str)]) -> Metadata {
     let text = |text: &str| Value { kind: Some(ValueKind::StringValue(text.to_owned())) };
     let fields = fields.iter().map(|(key, value)| ((*key).to_owned(), text(value))).collect();
     let namespace = "envoy.filters.listener.original_dst".to_owned();
     Metadata { filter_metadata: [(namespace, Struct { fields })].into(), ..Default::default() }
 }
 
-fn endpoint(addresses: Vec<Address>, metadata: Option<Metadata>) -> LbEndpoint {
+pub fn endpoint(addresses: Vec<Address>, metadata: Option<Metadata>) -> LbEndpoint {
     let mut addresses = addresses.into_iter();
     let address = addresses.next();
     let additional = addresses.map(|address| AdditionalAddress { address: Some(address) }).collect();
