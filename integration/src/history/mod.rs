@@ -21,6 +21,7 @@ mod violation;
 pub use classify::{Fate, Summary, Tally, Vanish};
 pub use violation::{Law, Violation};
 
+use crate::app::Execution;
 use crate::load::{Issued, Report, RequestRecord};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -51,6 +52,14 @@ pub struct History {
     pub executions: Vec<ServerRecord>,
     /// Ids of requests outside of the load (long-lived streams, probes) that applications also saw.
     pub other_ids: BTreeSet<String>,
+}
+
+// === impl ServerRecord ===
+
+impl From<Execution> for ServerRecord {
+    fn from(execution: Execution) -> Self {
+        Self { id: execution.id, pod: execution.pod, at: execution.at, method: execution.method }
+    }
 }
 
 // === impl History ===

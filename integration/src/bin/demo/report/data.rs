@@ -70,7 +70,6 @@ impl VariantResult {
     /// Measures a history. `retries` and `tls_handshakes` come from the proxy's counters and from the
     /// pods, which see more than the client does; `reused` lists when which new pod was given an old
     /// IP address.
-    #[cfg_attr(not(test), expect(dead_code, reason = "called by the scenario runner"))]
     pub(crate) fn measure(
         name: &str,
         history: &History,

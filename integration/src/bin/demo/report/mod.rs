@@ -6,7 +6,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use data::Report;
+pub(crate) use data::{Report, VariantResult};
 pub(crate) use table::{progress_line, table};
 
 use anyhow::Context;
