@@ -42,7 +42,7 @@ pub async fn idle(mesh: &Mesh, during: Duration) -> Result<Duration> {
 /// So many endpoints; another `round` has one in twenty replaced.
 pub fn endpoints(count: usize, round: usize) -> Vec<Endpoint> {
     let endpoint = |index: usize| {
-        let replaced = index % 20 == 0;
+        let replaced = index.is_multiple_of(20);
         let number = u32::try_from(index).unwrap_or(u32::MAX);
         let [_, high, mid, low] = number.to_be_bytes();
         let second = if replaced { 128 + u8::try_from(round % 100).unwrap_or(0) } else { high };
