@@ -12,7 +12,8 @@
 //! | `hang=headers` | reads the request and never answers |
 //! | `hang=body` | answers 200 and keeps the body open until [`App::release`] |
 //!
-//! An `Upgrade` request (RFC 9110, section 7.8) is answered by 101, and the bytes are echoed. A
+//! An `Upgrade` request (RFC 9110, section 7.8) is answered by 101, an extended CONNECT (RFC 8441) by
+//! 200, and the bytes are echoed. A
 //! request with `content-type: application/grpc` gets its own body back and `grpc-status: 0`.
 
 mod answer;

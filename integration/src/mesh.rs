@@ -355,7 +355,7 @@ impl Reply {
 
 impl Bootstrap {
     /// Has every answer, also Envoy's own, tell its client what the access log tells the operator:
-    /// the number of attempts, the response flags and the details.
+    /// the number of attempts, the response flags, the details and the last endpoint.
     ///
     /// # Errors
     /// If the file has lost its place.
@@ -366,6 +366,8 @@ impl Bootstrap {
             &format!("{host}/response_headers_to_add"),
             json!([
                 header("x-response-flags", "%RESPONSE_FLAGS%"),
+                header("x-custom-flags", "%CUSTOM_FLAGS%"),
+                header("x-upstream-host", "%UPSTREAM_HOST%"),
                 header("x-response-code-details", "%RESPONSE_CODE_DETAILS%"),
             ]),
         )

@@ -40,6 +40,9 @@ pub struct PodSpec {
     pub keep_alive: Option<Duration>,
     /// Whether executions keep all headers.
     pub keep_headers: bool,
+    /// What its applications do with requests; none: a script of its own. Pods that share one share its
+    /// queue: the next behaviour is met by whichever is reached first.
+    pub script: Option<Script>,
     /// Whether there is a ztunnel; without, the application is reached directly.
     pub hbone: bool,
 }
@@ -72,6 +75,7 @@ impl PodSpec {
             behaviour: Behaviour::Normal,
             keep_alive: None,
             keep_headers: false,
+            script: None,
             hbone: true,
         }
     }
@@ -93,7 +97,7 @@ impl Pod {
     pub async fn start(fabric: &Fabric, authority: &Authority, spec: PodSpec) -> anyhow::Result<Self> {
         let ns = Netns::new(&spec.name)?;
         let executions = Log::default();
-        let script = Script::default();
+        let script = spec.script.clone().unwrap_or_default();
         if spec.behaviour != Behaviour::Normal {
             script.until_told(spec.behaviour);
         }

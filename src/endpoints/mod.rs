@@ -24,6 +24,7 @@
 
 mod connection;
 mod entry;
+mod recent;
 mod removal;
 mod reset;
 mod tunnel;
@@ -48,6 +49,7 @@ use self::entry::Entry;
 pub use self::{
     connection::ConnectionAge,
     entry::{EndpointView, Presence},
+    recent::Break,
     removal::Close,
     reset::{ResetClass, ResetEvidence},
     tunnel::{Closed, Tunnel},

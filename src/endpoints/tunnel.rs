@@ -13,6 +13,7 @@ use std::{
 use super::{
     Endpoints, Generation, Presence,
     connection::{Connection, ConnectionAge},
+    recent::Break,
     removal::Close,
     reset::{ResetClass, ResetEvidence},
 };
@@ -65,8 +66,10 @@ impl Live {
     fn broke(&self, ip: IpAddr, connection: Option<u64>, now: Instant) -> usize {
         let mut breaks = self.breaks.lock().unwrap_or_else(PoisonError::into_inner);
         breaks.retain(|(at, ..)| now.saturating_duration_since(*at) <= ResetEvidence::AT_ONCE);
-        // Several tunnels of one connection break together: that is one break.
-        let others = breaks.iter().filter(|(_, other, id)| *other != ip || (*id != connection && id.is_some())).count();
+        // Several tunnels of one connection break together: that is one break. Where either connection is
+        // not known (a tunnel that was never answered, Envoy 1.38) they may be the same one.
+        let differ = |id: Option<u64>| id.zip(connection).is_some_and(|(one, other)| one != other);
+        let others = breaks.iter().filter(|(_, other, id)| *other != ip || differ(*id)).count();
         if breaks.len() >= Self::BREAKS {
             breaks.pop_front();
         }
@@ -172,6 +175,9 @@ impl Tunnel {
         }
         let class = evidence.classify();
         let closed = Closed { class, connection };
+        if evidence.waited.is_some() || !evidence.established {
+            Break { at: now, ip: self.ip, closed }.note();
+        }
         if let Some(entry) = entry {
             entry.last_reset = Some((closed, now));
         }

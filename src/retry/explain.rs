@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::endpoints::{Endpoints, ResetEvidence};
+use crate::endpoints::{Break, Endpoints, ResetClass, ResetEvidence};
 
 /// A reset, as the HTTP filter sees it.
 #[derive(Debug, Clone, Copy)]
@@ -23,8 +23,10 @@ pub struct Reset<'a> {
 /// Why a reset happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Explanation {
-    /// Its class, for access logs.
-    pub class: &'static str,
+    /// Its class.
+    pub class: ResetClass,
+    /// The endpoint whose connection broke.
+    pub endpoint: IpAddr,
     /// Age of the connection that broke, where it is known.
     pub connection_age: Option<Duration>,
 }
@@ -33,6 +35,10 @@ pub struct Explanation {
 pub trait Explain: Send + Sync {
     /// Why this reset happened; `None` when nothing is known of the endpoint.
     fn explain(&self, reset: &Reset<'_>) -> Option<Explanation>;
+
+    /// Why an earlier attempt of a request broke that began at `start`, ran on this thread, was retried
+    /// and answered; `None` when that is not known, or not certain.
+    fn explain_cured(&self, start: Instant) -> Option<Explanation>;
 }
 
 /// Knows nothing: for a filter that runs without `endpoints`.
@@ -43,6 +49,10 @@ impl Explain for Silent {
     fn explain(&self, _reset: &Reset<'_>) -> Option<Explanation> {
         None
     }
+
+    fn explain_cured(&self, _start: Instant) -> Option<Explanation> {
+        None
+    }
 }
 
 impl Explain for Endpoints {
@@ -51,7 +61,17 @@ impl Explain for Endpoints {
     fn explain(&self, reset: &Reset<'_>) -> Option<Explanation> {
         let (closed, since) = self.last_reset(reset.upstream, Instant::now())?;
         (since <= ResetEvidence::AT_ONCE).then(|| Explanation {
-            class: closed.class.name(),
+            class: closed.class,
+            endpoint: reset.upstream,
+            connection_age: closed.connection.map(|connection| connection.age),
+        })
+    }
+
+    fn explain_cured(&self, start: Instant) -> Option<Explanation> {
+        let Break { ip, closed, .. } = Break::here_since(start, Instant::now())?;
+        Some(Explanation {
+            class: closed.class,
+            endpoint: ip,
             connection_age: closed.connection.map(|connection| connection.age),
         })
     }

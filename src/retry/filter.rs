@@ -1,14 +1,14 @@
 //! The HTTP filter: evidence in, headers out, and the account at the end of the stream.
 
 use std::{
-    net::{IpAddr, SocketAddr},
     sync::Arc,
+    time::{Duration, Instant},
 };
 
 use envoy_proxy_dynamic_modules_rust_sdk::{
     EnvoyHttpFilter, EnvoyHttpFilterConfig, HttpFilter, HttpFilterConfig, HttpPerRouteConfig,
     abi::{
-        envoy_dynamic_module_type_attribute_id as Attribute, envoy_dynamic_module_type_metadata_source as Source,
+        envoy_dynamic_module_type_attribute_id as Attribute,
         envoy_dynamic_module_type_on_http_filter_local_reply_status as LocalReplyStatus,
         envoy_dynamic_module_type_on_http_filter_request_body_status as BodyStatus,
         envoy_dynamic_module_type_on_http_filter_request_headers_status as HeadersStatus,
@@ -18,19 +18,21 @@ use envoy_proxy_dynamic_modules_rust_sdk::{
 };
 
 use super::{
-    decide::{Action, Allowance, Reason, Verdict, decide},
+    asked::{RequestHeaders, route_policy, route_retries, upstream},
+    decide::{Action, Reason, Verdict, decide},
     explain::{Explain, Reset},
-    outcome::{Attempts, Ending, Rights},
+    outcome::{Attempts, Ending, Outcome, Rights},
     policy::Policy,
     request::{Evidence, Headers, Kept},
     stats::{Event, Stats},
     steer,
     worker::{self, Loaded},
 };
-use crate::config::{ConfigError, Mode};
+use crate::{
+    config::{ConfigError, Mode},
+    metadata,
+};
 
-/// Namespace of the dynamic metadata.
-pub const NAMESPACE: &str = "stale_guard";
 /// Custom response flag of a request that had the right to be retried and still failed by a reset.
 pub const FLAG: &str = "SGX";
 /// Where Envoy counts attempts for the upstream, if the virtual host asks for it
@@ -38,8 +40,8 @@ pub const FLAG: &str = "SGX";
 const ATTEMPT_COUNT: &str = "x-envoy-attempt-count";
 
 /// Envoy's response code details when the body outgrows the limit between two attempts. It answers 507
-/// then, which says that the *proxy* failed for good; without the right to be retried the request would
-/// have ended with the upstream's failure, a 503, so that is what the client is told.
+/// then, which says that the *proxy* failed for good; without a retry policy, ours or the route's, the
+/// request would have ended with the upstream's failure, a 503, so that is what the client is told.
 const GAVE_UP: &[u8] = b"request_payload_exceeded_retry_buffer_limit";
 
 /// One filter configuration, shared by all streams.
@@ -66,6 +68,11 @@ pub struct RetryFilter {
 struct Stream {
     loaded: Arc<Loaded>,
     rights: Option<Rights>,
+    /// The budget has the right back.
+    settled: bool,
+    started: Instant,
+    /// The policy acts, and does not only watch.
+    enforced: bool,
     /// The caller sent `x-envoy-attempt-count` itself, so it says nothing about Envoy's attempts.
     foreign_count: bool,
     body: u64,
@@ -75,9 +82,6 @@ struct Stream {
     /// Of a local reply, on Envoys that do not show them otherwise.
     details: Vec<u8>,
 }
-
-/// Envoy's request headers.
-struct RequestHeaders<'a, E>(&'a E);
 
 // === impl RetryConfig ===
 
@@ -149,10 +153,14 @@ impl<E: EnvoyHttpFilter> HttpFilter<E> for RetryFilter {
     }
 
     fn on_response_headers(&mut self, envoy: &mut E, _end_of_stream: bool) -> ResponseHeadersStatus {
-        let ours = |stream: &Stream| stream.gave_up && stream.rights.is_some_and(|rights| rights.given);
         let is_507 = envoy.get_response_header_value(":status").is_some_and(|status| status.as_slice() == b"507");
-        if is_507 && self.stream.as_ref().is_some_and(ours) {
+        if is_507 && self.stream.as_ref().is_some_and(|stream| stream.gave_up && stream.enforced) {
             envoy.set_response_header(":status", b"503");
+        }
+        // No retry is possible from here on, however long the response goes on.
+        if let Some(stream) = self.stream.as_mut().filter(|stream| stream.holds_right()) {
+            stream.settled = true;
+            self.shared.settle(envoy, stream);
         }
         ResponseHeadersStatus::Continue
     }
@@ -167,10 +175,19 @@ impl<E: EnvoyHttpFilter> HttpFilter<E> for RetryFilter {
 impl Drop for RetryFilter {
     /// A stream that Envoy drops without completing it gives its right back.
     fn drop(&mut self) {
-        if let Some(stream) = self.stream.take().filter(|stream| stream.rights.is_some()) {
+        if let Some(stream) = self.stream.take().filter(Stream::holds_right) {
             let now = worker::now();
             stream.loaded.budget(now, |budget| budget.settle(now, 0));
         }
+    }
+}
+
+// === impl Stream ===
+
+impl Stream {
+    /// Whether the budget still holds a right for it.
+    fn holds_right(&self) -> bool {
+        self.rights.is_some() && !self.settled
     }
 }
 
@@ -198,10 +215,13 @@ impl Shared {
             },
         };
         let verdict = decide(&request, policy, allowance);
-        let set = steer::headers(&request, &verdict.action);
+        let set = steer::headers(&request, &verdict.action, || route_retries(envoy));
         let foreign_count = headers.contains(ATTEMPT_COUNT);
         log_decision(&request, &verdict, policy.mode);
 
+        if set.iter().any(|(name, _)| *name == steer::MAX_RETRIES) {
+            self.stats.count(envoy, Event::Numbered);
+        }
         let given = policy.mode == Mode::Enforce;
         if given {
             for (name, value) in set {
@@ -220,10 +240,13 @@ impl Shared {
             loaded.budget(now, super::budget::Budget::grant);
         }
         if verdict.reason == Reason::BudgetExhausted {
-            warn_exhausted(allowance, envoy.get_worker_index(), now);
+            self.warn_exhausted(envoy, &loaded, now);
         }
         Stream {
             rights,
+            settled: false,
+            started: Instant::now(),
+            enforced: given,
             foreign_count,
             body: 0,
             body_limit: 0,
@@ -241,17 +264,28 @@ impl Shared {
             Some(Rights { after_reset: false, .. }) => self.stats.count(envoy, Event::GrantedUnprocessed),
             None => {}
         }
-        envoy.set_dynamic_metadata_string(NAMESPACE, "retry_decision", verdict.action.name());
-        envoy.set_dynamic_metadata_string(NAMESPACE, "retry_reason", verdict.reason.name());
+        envoy.set_dynamic_metadata_string(metadata::NAMESPACE, "retry_decision", verdict.action.name());
+        envoy.set_dynamic_metadata_string(metadata::NAMESPACE, "retry_reason", verdict.reason.name());
         if let Some(rule) = verdict.rule {
-            envoy.set_dynamic_metadata_string(NAMESPACE, "retry_rule", rule);
+            envoy.set_dynamic_metadata_string(metadata::NAMESPACE, "retry_rule", rule);
         }
     }
 
-    /// Settles the account of a stream that is over.
-    fn end(&self, envoy: &mut impl EnvoyHttpFilter, stream: &Stream) {
-        let details = self.details(envoy, stream);
-        let ending = Ending {
+    fn warn_exhausted(&self, envoy: &impl EnvoyHttpFilter, loaded: &Arc<Loaded>, now: Duration) {
+        let Some(refused) = loaded.refused(now) else { return };
+        let worker_index = envoy.get_worker_index();
+        // Tells which budget it was, where routes have their own.
+        let route = if self.sees_attempts { envoy.get_attribute_string(Attribute::XdsRouteName) } else { None };
+        envoy_log_warn!(
+            "stale_guard retry: budget exhausted on worker {worker_index}, route \"{}\": {refused} requests passed without \
+             the right to be retried since the last such line",
+            route.map(|name| String::from_utf8_lossy(name.as_slice()).escape_debug().to_string()).unwrap_or_default(),
+        );
+    }
+
+    /// What can be said of a stream's end, or of its response's beginning.
+    fn ending<'a>(&self, envoy: &impl EnvoyHttpFilter, stream: &Stream, details: &'a [u8]) -> Ending<'a> {
+        Ending {
             attempts: self.attempts(envoy, stream),
             status: envoy.get_attribute_int(Attribute::ResponseCode).and_then(|code| code.try_into().ok()).unwrap_or(0),
             flags: if self.sees_attempts {
@@ -259,20 +293,34 @@ impl Shared {
             } else {
                 None
             },
-            details: &details,
+            details,
             body_over_limit: stream.body_limit > 0 && stream.body > stream.body_limit,
-        };
-        if let Attempts::Known(attempts) = ending.attempts {
-            envoy.set_dynamic_metadata_number(NAMESPACE, "attempts", f64::from(attempts));
         }
-        if ending.is_reset() && !ending.is_cancelled() {
-            self.explain(envoy, &ending);
-        }
+    }
+
+    /// Gives a right back to the budget, less the retries that were made of it.
+    fn settle(&self, envoy: &impl EnvoyHttpFilter, stream: &Stream) {
         let Some(rights) = stream.rights else { return };
+        let details = self.details(envoy, stream);
+        let charge = self.ending(envoy, stream, &details).charge(&rights);
         let now = worker::now();
-        stream.loaded.budget(now, |budget| budget.settle(now, ending.charge(&rights)));
+        stream.loaded.budget(now, |budget| budget.settle(now, charge));
+    }
+
+    /// Counts and annotates a stream that is over.
+    fn end(&self, envoy: &mut impl EnvoyHttpFilter, stream: &Stream) {
+        if stream.holds_right() {
+            self.settle(envoy, stream);
+        }
+        let details = self.details(envoy, stream);
+        let ending = self.ending(envoy, stream, &details);
+        if let Attempts::Known(attempts) = ending.attempts {
+            envoy.set_dynamic_metadata_number(metadata::NAMESPACE, "attempts", f64::from(attempts));
+        }
+        self.explain(envoy, stream, &ending);
+        let Some(rights) = stream.rights else { return };
         let outcome = ending.outcome();
-        envoy.set_dynamic_metadata_string(NAMESPACE, "retry_outcome", outcome.name());
+        envoy.set_dynamic_metadata_string(metadata::NAMESPACE, "retry_outcome", outcome.name());
         self.stats.count(envoy, Event::Ended(outcome));
         if let Attempts::Known(attempts) = ending.attempts {
             self.stats.retries(envoy, attempts.saturating_sub(1));
@@ -310,49 +358,28 @@ impl Shared {
         details.map(|details| details.as_slice().to_vec()).unwrap_or_default()
     }
 
-    fn explain(&self, envoy: &mut impl EnvoyHttpFilter, ending: &Ending<'_>) {
-        let Some(upstream) = upstream(envoy) else { return };
-        let worker = envoy.get_worker_index();
-        let reset = Reset { upstream, flags: ending.flags, details: ending.details, worker };
-        let Some(explanation) = self.explain.explain(&reset) else { return };
-        envoy.set_dynamic_metadata_string(NAMESPACE, "reset_class", explanation.class);
+    /// Counts and annotates the reset that the request met, whether it failed by it or was cured of it.
+    fn explain(&self, envoy: &mut impl EnvoyHttpFilter, stream: &Stream, ending: &Ending<'_>) {
+        let failed = ending.is_reset() && !ending.is_cancelled();
+        let cured = ending.outcome() == Outcome::Succeeded;
+        let explanation = if failed {
+            let worker = envoy.get_worker_index();
+            upstream(envoy).and_then(|upstream| {
+                self.explain.explain(&Reset { upstream, flags: ending.flags, details: ending.details, worker })
+            })
+        } else if cured {
+            self.explain.explain_cured(stream.started)
+        } else {
+            return;
+        };
+        self.stats.count(envoy, Event::Reset { class: explanation.map(|explanation| explanation.class), cured });
+        let Some(explanation) = explanation else { return };
+        envoy.set_dynamic_metadata_string(metadata::NAMESPACE, metadata::RESET_CLASS, explanation.class.name());
+        envoy.set_dynamic_metadata_string(metadata::NAMESPACE, "reset_endpoint", &explanation.endpoint.to_string());
         if let Some(age) = explanation.connection_age {
-            envoy.set_dynamic_metadata_number(NAMESPACE, "connection_age_ms", age.as_secs_f64() * 1_000.0);
+            envoy.set_dynamic_metadata_number(metadata::NAMESPACE, "connection_age_ms", age.as_secs_f64() * 1_000.0);
         }
     }
-}
-
-// === impl RequestHeaders ===
-
-impl<E: EnvoyHttpFilter> Headers for RequestHeaders<'_, E> {
-    fn joined(&self, name: &str) -> Option<Vec<u8>> {
-        let values = self.0.get_request_header_values(name);
-        let values: Vec<&[u8]> = values.iter().map(|value| value.as_slice()).collect();
-        (!values.is_empty()).then(|| values.join(&b','))
-    }
-
-    fn contains(&self, name: &str) -> bool {
-        self.0.get_request_header_value(name).is_some()
-    }
-}
-
-/// The policy of the most specific route that has one.
-fn route_policy(envoy: &impl EnvoyHttpFilter) -> Option<Arc<Loaded>> {
-    let config = envoy.get_most_specific_route_config()?;
-    config.downcast_ref::<Arc<Loaded>>().map(Arc::clone)
-}
-
-/// The endpoint of the last attempt. Behind a waypoint the host is an internal listener, whose endpoint
-/// metadata names the pod; elsewhere it is the host's own address.
-fn upstream(envoy: &impl EnvoyHttpFilter) -> Option<IpAddr> {
-    let parse = |bytes: &[u8]| {
-        let text = std::str::from_utf8(bytes).ok()?;
-        text.parse::<SocketAddr>().map(|address| address.ip()).or_else(|_| text.parse()).ok()
-    };
-    let tunnelled = envoy.get_metadata_string(Source::Host, "envoy.filters.listener.original_dst", "local");
-    tunnelled.and_then(|address| parse(address.as_slice())).or_else(|| {
-        envoy.get_attribute_string(Attribute::UpstreamAddress).and_then(|address| parse(address.as_slice()))
-    })
 }
 
 fn log_decision(request: &Evidence<'_>, verdict: &Verdict<'_>, mode: Mode) {
@@ -366,18 +393,6 @@ fn log_decision(request: &Evidence<'_>, verdict: &Verdict<'_>, mode: Mode) {
         verdict.rule.map_or("", |_| ", rule "),
         verdict.rule.unwrap_or("")
     );
-}
-
-fn warn_exhausted(allowance: Allowance, worker_index: u32, now: std::time::Duration) {
-    if allowance == Allowance::Available {
-        return;
-    }
-    if let Some(refused) = worker::refused(now) {
-        envoy_log_warn!(
-            "stale_guard retry: budget exhausted on worker {worker_index}: {refused} requests passed without the right \
-             to be retried since the last such line"
-        );
-    }
 }
 
 #[cfg(test)]

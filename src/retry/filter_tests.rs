@@ -1,12 +1,18 @@
 use std::{
     cell::RefCell,
     collections::{BTreeMap, HashMap},
+    net::IpAddr,
     time::Duration,
 };
 
 use envoy_proxy_dynamic_modules_rust_sdk::{
-    EnvoyBuffer, EnvoyCounterId, MetricResult, abi::envoy_dynamic_module_type_metrics_result as MetricsResult,
+    EnvoyBuffer, EnvoyCounterId, MetricResult,
+    abi::{
+        envoy_dynamic_module_type_metadata_source as Source, envoy_dynamic_module_type_metrics_result as MetricsResult,
+    },
 };
+
+use crate::endpoints::ResetClass;
 
 use super::{
     super::{
@@ -136,12 +142,12 @@ impl EnvoyHttpFilter for Fake {
     }
 
     fn set_dynamic_metadata_string(&mut self, namespace: &str, key: &str, value: &str) {
-        assert_eq!(namespace, NAMESPACE);
+        assert_eq!(namespace, metadata::NAMESPACE);
         self.metadata.insert(key.to_owned(), value.to_owned());
     }
 
     fn set_dynamic_metadata_number(&mut self, namespace: &str, key: &str, value: f64) {
-        assert_eq!(namespace, NAMESPACE);
+        assert_eq!(namespace, metadata::NAMESPACE);
         self.metadata.insert(key.to_owned(), value.to_string());
     }
 
@@ -159,8 +165,13 @@ struct Stale;
 
 impl Explain for Stale {
     fn explain(&self, reset: &Reset<'_>) -> Option<Explanation> {
-        let class = if reset.upstream.to_string() == "10.244.0.9" { "stale" } else { "fresh" };
-        Some(Explanation { class, connection_age: Some(Duration::from_millis(1_500)) })
+        let class = if reset.upstream.to_string() == "10.244.0.9" { ResetClass::Stale } else { ResetClass::Fresh };
+        Some(Explanation { class, endpoint: reset.upstream, connection_age: Some(Duration::from_millis(1_500)) })
+    }
+
+    fn explain_cured(&self, start: Instant) -> Option<Explanation> {
+        assert!(start <= Instant::now());
+        Some(Explanation { class: ResetClass::Aged, endpoint: IpAddr::from([10, 244, 0, 8]), connection_age: None })
     }
 }
 
@@ -201,6 +212,12 @@ fn an_eligible_request_gets_the_headers_and_its_account() {
         assert_eq!(envoy.count(name), 1, "{name}");
     }
     assert!(envoy.flags.is_empty(), "a request that was answered bears no flag");
+    assert_eq!((envoy.meta("reset_class"), envoy.meta("reset_endpoint")), (Some("aged"), Some("10.244.0.8")));
+    assert_eq!(
+        (envoy.count("retry_reset_aged"), envoy.count("retry_cured_aged")),
+        (1, 1),
+        "a cured reset is explained"
+    );
 }
 
 #[test]
@@ -245,6 +262,7 @@ fn a_request_that_failed_by_a_reset_all_the_same_is_flagged_and_explained() {
     assert_eq!(envoy.flags, [FLAG]);
     assert_eq!((envoy.meta("reset_class"), envoy.meta("connection_age_ms")), (Some("stale"), Some("1500")));
     assert_eq!((envoy.count("retry_failed_by_reset"), envoy.count("retry_outcome_exhausted")), (1, 1));
+    assert_eq!((envoy.count("retry_reset_stale"), envoy.count("retry_cured_stale")), (1, 0));
 }
 
 #[test]
@@ -267,7 +285,7 @@ fn an_envoy_that_gives_up_between_attempts_tells_the_client_of_the_upstream_s_fa
     for (method, mode, status, details, expected) in [
         ("PUT", "enforce", b"507", outgrown, b"503"),
         ("PUT", "observe", b"507", outgrown, b"507"),
-        ("CONNECT", "enforce", b"507", outgrown, b"507"),
+        ("POST", "enforce", b"507", outgrown, b"503"),
         ("PUT", "enforce", b"507", "via_upstream", b"507"),
         ("PUT", "enforce", b"200", outgrown, b"200"),
     ] {
@@ -304,6 +322,25 @@ fn a_stream_that_is_dropped_without_an_end_gives_its_right_back() {
     assert_eq!(held(), 1);
     drop(filter);
     assert_eq!(held(), 0);
+}
+
+#[test]
+fn a_long_response_holds_no_right_while_it_goes_on() {
+    let mut loading = Loading { modern: true, next: 0 };
+    let config = RetryConfig::new(b"{}", &mut loading, Arc::new(Silent)).expect("a valid policy");
+    let mut envoy = Fake::new(Request::new("GET", "/events")).ended(2, 200, 0, "");
+    let mut filter = config.new_http_filter(&mut envoy);
+    let budget = || config.shared.loaded.budget(worker::now(), |budget| (budget.held(), budget.balance()));
+    filter.on_request_headers(&mut envoy, true);
+    let (_, before) = budget();
+    filter.on_response_headers(&mut envoy, false);
+    let (held, after) = budget();
+    assert_eq!(held, 0, "thousands of open streams would leave no right to anybody else");
+    assert!(after < before, "the retry that it took is paid for: {before} then {after}");
+    filter.on_stream_complete(&mut envoy);
+    let (held, at_the_end) = budget();
+    assert_eq!(held, 0);
+    assert!((at_the_end - after).abs() < 0.5, "it is paid for once: {after} then {at_the_end}");
 }
 
 #[test]

@@ -3,9 +3,10 @@
 use envoy_proxy_dynamic_modules_rust_sdk::{EnvoyCounterId, EnvoyHttpFilter, EnvoyHttpFilterConfig, envoy_log_warn};
 
 use super::{decide::Reason, outcome::Outcome};
+use crate::endpoints::ResetClass;
 
 /// Every counter's name, without Envoy's prefix for the module, and what it counts.
-pub const HELP: [(&str, &str); 28] = [
+pub const HELP: [(&str, &str); 43] = [
     ("retry_requests", "requests that were decided on (mode enforce or observe)"),
     ("retry_granted", "requests that got the right to be retried (observe: would have got it)"),
     ("retry_granted_unprocessed", "requests that got the right only where no upstream acted on them"),
@@ -34,6 +35,24 @@ pub const HELP: [(&str, &str); 28] = [
     ("retry_outcome_answered_unknown", "answered after an unknown number of attempts (Envoy 1.38)"),
     ("retry_outcome_failed_unknown", "failed after an unknown number of attempts (Envoy 1.38)"),
     ("retry_outcome_cancelled", "the client left first"),
+    ("retry_reset_stale", "met a reset: the connection was older than the endpoint's last removal"),
+    ("retry_reset_aged", "met a reset: the connection had been silent for long"),
+    ("retry_reset_peer_restart", "met a reset: several connections broke at once"),
+    ("retry_reset_tunnel_refused", "met a reset: the tunnel's CONNECT was refused or not answered"),
+    ("retry_reset_timeout", "met a reset: the kernel gave up on the peer"),
+    ("retry_reset_fresh", "met a reset: the application or the pod broke while in use"),
+    ("retry_reset_unexplained", "met a reset that no tunnel explains"),
+    ("retry_cured_stale", "of these, answered by a retry: stale"),
+    ("retry_cured_aged", "of these, answered by a retry: aged"),
+    ("retry_cured_peer_restart", "of these, answered by a retry: peer_restart"),
+    ("retry_cured_tunnel_refused", "of these, answered by a retry: tunnel_refused"),
+    ("retry_cured_timeout", "of these, answered by a retry: timeout"),
+    ("retry_cured_fresh", "of these, answered by a retry: fresh"),
+    ("retry_cured_unexplained", "answered by a retry of an attempt that no tunnel explains, a status code's too"),
+    (
+        "retry_max_retries_set",
+        "requests whose number of retries is the policy's, instead of the route's or the caller's",
+    ),
 ];
 
 /// What is counted once per event.
@@ -49,6 +68,15 @@ pub enum Event {
     Ended(Outcome),
     /// It failed by a reset all the same.
     FailedByReset,
+    /// It got a number of retries.
+    Numbered,
+    /// It met a reset, of this class if that is known, and failed by it or was cured of it.
+    Reset {
+        /// The class.
+        class: Option<ResetClass>,
+        /// Whether a retry was answered.
+        cured: bool,
+    },
 }
 
 /// The counters' ids, by their place in [`HELP`].
@@ -64,6 +92,11 @@ const RETRIES: usize = 3;
 const FAILED_BY_RESET: usize = 4;
 const DECISIONS: usize = 5;
 const OUTCOMES: usize = DECISIONS + Reason::ALL.len();
+const RESETS: usize = OUTCOMES + Outcome::ALL.len();
+/// One for each class, and one for those without.
+const CLASSES: usize = ResetClass::ALL.len() + 1;
+const CURED: usize = RESETS + CLASSES;
+const NUMBERED: usize = CURED + CLASSES;
 
 // === impl Stats ===
 
@@ -95,6 +128,14 @@ impl Stats {
             Event::GrantedUnprocessed => self.add(envoy, GRANTED_UNPROCESSED, 1),
             Event::Ended(outcome) => self.add(envoy, OUTCOMES + outcome as usize, 1),
             Event::FailedByReset => self.add(envoy, FAILED_BY_RESET, 1),
+            Event::Numbered => self.add(envoy, NUMBERED, 1),
+            Event::Reset { class, cured } => {
+                let place = class.map_or(CLASSES - 1, ResetClass::index);
+                self.add(envoy, RESETS + place, 1);
+                if cured {
+                    self.add(envoy, CURED + place, 1);
+                }
+            }
         }
     }
 
@@ -131,6 +172,11 @@ mod tests {
         for outcome in Outcome::ALL {
             assert_eq!(name(OUTCOMES + outcome as usize), format!("retry_outcome_{}", outcome.name()));
         }
-        assert_eq!(HELP.len(), OUTCOMES + Outcome::ALL.len());
+        for class in ResetClass::ALL {
+            assert_eq!(name(RESETS + class.index()), format!("retry_reset_{}", class.name()));
+            assert_eq!(name(CURED + class.index()), format!("retry_cured_{}", class.name()));
+        }
+        assert_eq!(name(NUMBERED), "retry_max_retries_set");
+        assert_eq!(HELP.len(), NUMBERED + 1);
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! The router reads them once, merges them with the route's `retry_policy`, and removes them before
 //! the request goes upstream. Conditions are united with the route's. `x-envoy-max-retries` *replaces*
-//! the route's `num_retries`, which a filter cannot read: so it is set only where the policy asks for
-//! more than Envoy's own default of one retry, or for more than the caller asks for.
+//! the route's `num_retries`, which a filter cannot read, unless the operator repeats it in the route's
+//! metadata ([`ROUTE_RETRIES`]): so it is set only where the policy asks for more than Envoy's own default
+//! of one retry, more than the caller asks for, and more than the route is known to ask for.
 
 use super::{
     decide::{Action, applies},
@@ -23,6 +24,9 @@ pub const PER_TRY_TIMEOUT: &str = "x-envoy-upstream-rq-per-try-timeout-ms";
 /// What Envoy's router retries when neither the route nor a header names a number.
 pub const ENVOY_DEFAULT_RETRIES: u32 = 1;
 
+/// Where a route's metadata, in Stale Guard's namespace, repeats its `num_retries`.
+pub const ROUTE_RETRIES: &str = "num_retries";
+
 /// A header to set, replacing every value that it has.
 pub type Header = (&'static str, Vec<u8>);
 
@@ -31,8 +35,10 @@ pub type Header = (&'static str, Vec<u8>);
 /// For [`Action::RetryUnprocessed`] nothing but conditions is set: the number of retries and the
 /// per-try timeout would also hold for conditions that the route itself has, and so could send a
 /// request again that this policy does not allow to be sent again.
+///
+/// `route` is asked for the route's own number of retries, where that decides.
 #[must_use]
-pub fn headers(request: &Evidence<'_>, action: &Action<'_>) -> Vec<Header> {
+pub fn headers(request: &Evidence<'_>, action: &Action<'_>, route: impl FnOnce() -> Option<u32>) -> Vec<Header> {
     match action {
         Action::Leave => Vec::new(),
         Action::RetryUnprocessed(on) => {
@@ -50,7 +56,7 @@ pub fn headers(request: &Evidence<'_>, action: &Action<'_>) -> Vec<Header> {
             [
                 conditions(request, RETRY_ON, on(Carrier::Http)),
                 conditions(request, RETRY_GRPC_ON, on(Carrier::Grpc)),
-                max_retries(request, terms.max_retries),
+                max_retries(request, terms.max_retries, route),
                 terms.per_try_timeout.and_then(|timeout| per_try_timeout(request, timeout.as_millis())),
             ]
             .into_iter()
@@ -87,11 +93,11 @@ fn conditions(request: &Evidence<'_>, name: &'static str, on: impl Iterator<Item
     added.then_some((name, value))
 }
 
-fn max_retries(request: &Evidence<'_>, ours: u32) -> Option<Header> {
+fn max_retries(request: &Evidence<'_>, ours: u32, route: impl FnOnce() -> Option<u32>) -> Option<Header> {
     let theirs = request.headers.joined(MAX_RETRIES).and_then(|value| parse_retries(&value));
     let wanted = match theirs {
         Some(theirs) => u64::from(ours) > theirs,
-        None => ours > ENVOY_DEFAULT_RETRIES,
+        None => ours > ENVOY_DEFAULT_RETRIES && route().is_none_or(|route| ours > route),
     };
     wanted.then(|| (MAX_RETRIES, ours.to_string().into_bytes()))
 }

@@ -11,7 +11,7 @@ use super::{
 
 fn steered(policy: &Policy, request: &Request) -> Vec<(&'static str, String)> {
     let verdict = decide(&request.evidence(), policy, Allowance::Available);
-    headers(&request.evidence(), &verdict.action)
+    headers(&request.evidence(), &verdict.action, || None)
         .into_iter()
         .map(|(name, value)| (name, String::from_utf8_lossy(&value).into_owned()))
         .collect()
@@ -103,7 +103,7 @@ proptest! {
         let allowance = if exhausted { Allowance::Exhausted } else { Allowance::Available };
         let evidence = request.evidence();
         let verdict = decide(&evidence, &policy, allowance);
-        let set = headers(&evidence, &verdict.action);
+        let set = headers(&evidence, &verdict.action, || None);
         match verdict.action {
             Action::Leave => prop_assert!(set.is_empty(), "{:?} gained {:?}", verdict.reason, set),
             Action::RetryUnprocessed(_) => {
@@ -118,14 +118,14 @@ proptest! {
             Action::Retry(_) => {}
         }
         if exhausted {
-            prop_assert!(headers(&evidence, &decide(&evidence, &policy, Allowance::Exhausted).action).is_empty());
+            prop_assert!(headers(&evidence, &decide(&evidence, &policy, Allowance::Exhausted).action, || None).is_empty());
         }
     }
 
     #[test]
     fn nothing_that_a_caller_asks_for_is_taken_away(policy in any_policy(), request in any_request()) {
         let evidence = request.evidence();
-        for (name, value) in headers(&evidence, &decide(&evidence, &policy, Allowance::Available).action) {
+        for (name, value) in headers(&evidence, &decide(&evidence, &policy, Allowance::Available).action, || Some(3)) {
             let before = evidence.headers.joined(name);
             match name {
                 MAX_RETRIES => prop_assert!(parse_retries(&value) > before.and_then(|value| parse_retries(&value))),
@@ -160,5 +160,32 @@ proptest! {
         let request = Request { method: Some(method), path: Some(path), ..Request::default() }.with("x-any", value);
         let verdict = decide(&request.evidence(), &policy, Allowance::Available);
         prop_assert_eq!(matches!(verdict.action, Action::RetryUnprocessed(_)), !listed);
+    }
+}
+
+#[test]
+fn a_routes_number_that_is_told_is_never_lowered() {
+    for (ours, route, caller, expected) in [
+        (3, None, None, Some("3")),
+        (3, Some(2), None, Some("3")),
+        (3, Some(3), None, None),
+        (3, Some(5), None, None),
+        (1, Some(0), None, None),
+        // Envoy lets the caller's number replace the route's, so the route's does not count.
+        (3, Some(5), Some("2"), Some("3")),
+        (3, Some(5), Some("4"), None),
+    ] {
+        let policy = policy(&format!(r#"{{"max_retries":{ours}}}"#));
+        let request = Request::new("GET", "/");
+        let request = caller.into_iter().fold(request, |request, caller| request.with(MAX_RETRIES, caller));
+        let evidence = request.evidence();
+        let verdict = decide(&evidence, &policy, Allowance::Available);
+        let set = headers(&evidence, &verdict.action, || route);
+        let number = set.iter().find(|(name, _)| *name == MAX_RETRIES).map(|(_, value)| value.clone());
+        assert_eq!(
+            number.as_deref(),
+            expected.map(str::as_bytes),
+            "ours {ours}, the route's {route:?}, the caller's {caller:?}"
+        );
     }
 }

@@ -1,10 +1,10 @@
-//! What a worker keeps: one budget per policy, and when it last warned.
+//! What a worker keeps: one budget per policy, and when it last warned of it.
 //!
 //! Budgets are keyed by the identity of a loaded policy, not by its content: a filter and a route that
 //! say the same have a budget each. Those of policies that are gone are dropped when a new one comes.
 
 use std::{
-    cell::{Cell, RefCell},
+    cell::RefCell,
     collections::HashMap,
     sync::{
         Arc, OnceLock, Weak,
@@ -15,7 +15,7 @@ use std::{
 
 use super::{budget::Budget, policy::Policy};
 
-/// How often a worker warns of an exhausted budget, at most.
+/// How often a worker warns of one exhausted budget, at most.
 pub const WARN_EVERY: Duration = Duration::from_secs(10);
 
 /// A policy that is in force somewhere: a filter's, or a route's.
@@ -26,10 +26,18 @@ pub struct Loaded {
     id: u64,
 }
 
+/// A policy's account on one worker.
+struct Account {
+    policy: Weak<Loaded>,
+    budget: Budget,
+    /// When the worker last warned that it is exhausted.
+    warned: Option<Duration>,
+    /// Requests that it has refused since.
+    refused: u64,
+}
+
 thread_local! {
-    static BUDGETS: RefCell<HashMap<u64, (Weak<Loaded>, Budget)>> = RefCell::new(HashMap::new());
-    static WARNED: Cell<Option<Duration>> = const { Cell::new(None) };
-    static REFUSED: Cell<u64> = const { Cell::new(0) };
+    static ACCOUNTS: RefCell<HashMap<u64, Account>> = RefCell::new(HashMap::new());
 }
 
 // === impl Loaded ===
@@ -44,13 +52,34 @@ impl Loaded {
 
     /// Works on this worker's budget for the policy. `work` must not call into Envoy.
     pub fn budget<T>(self: &Arc<Self>, now: Duration, work: impl FnOnce(&mut Budget) -> T) -> T {
-        BUDGETS.with_borrow_mut(|budgets| {
-            if !budgets.contains_key(&self.id) {
-                budgets.retain(|_, (policy, _)| policy.strong_count() > 0);
+        self.account(now, |account| work(&mut account.budget))
+    }
+
+    /// Notes that this worker's budget refused a request; `Some(n)` when it is time to warn, of `n`
+    /// refusals since the last warning.
+    #[must_use]
+    pub fn refused(self: &Arc<Self>, now: Duration) -> Option<u64> {
+        self.account(now, |account| {
+            account.refused = account.refused.saturating_add(1);
+            if account.warned.is_some_and(|last| now.saturating_sub(last) < WARN_EVERY) {
+                return None;
             }
-            let entry =
-                budgets.entry(self.id).or_insert_with(|| (Arc::downgrade(self), Budget::new(&self.policy.budget, now)));
-            work(&mut entry.1)
+            account.warned = Some(now);
+            Some(std::mem::take(&mut account.refused))
+        })
+    }
+
+    fn account<T>(self: &Arc<Self>, now: Duration, work: impl FnOnce(&mut Account) -> T) -> T {
+        ACCOUNTS.with_borrow_mut(|accounts| {
+            if !accounts.contains_key(&self.id) {
+                accounts.retain(|_, account| account.policy.strong_count() > 0);
+            }
+            work(accounts.entry(self.id).or_insert_with(|| Account {
+                policy: Arc::downgrade(self),
+                budget: Budget::new(&self.policy.budget, now),
+                warned: None,
+                refused: 0,
+            }))
         })
     }
 }
@@ -60,18 +89,6 @@ impl Loaded {
 pub fn now() -> Duration {
     static START: OnceLock<Instant> = OnceLock::new();
     START.get_or_init(Instant::now).elapsed()
-}
-
-/// Notes that a budget refused a request; `Some(n)` when it is time to warn, of `n` refusals since the
-/// last warning.
-#[must_use]
-pub fn refused(now: Duration) -> Option<u64> {
-    REFUSED.set(REFUSED.get().saturating_add(1));
-    if WARNED.get().is_some_and(|last| now.saturating_sub(last) < WARN_EVERY) {
-        return None;
-    }
-    WARNED.set(Some(now));
-    Some(REFUSED.replace(0))
 }
 
 #[cfg(test)]
@@ -89,7 +106,7 @@ mod tests {
         drop(first);
         let second = loaded();
         second.budget(Duration::ZERO, |_| ());
-        assert_eq!(BUDGETS.with_borrow(HashMap::len), 1, "a configuration that is gone must free its budget");
+        assert_eq!(ACCOUNTS.with_borrow(HashMap::len), 1, "a configuration that is gone must free its budget");
     }
 
     #[test]
@@ -101,10 +118,11 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_warns_once_and_then_says_how_much_it_kept_quiet_about() {
-        let at = Duration::from_secs;
-        assert_eq!(refused(at(1)), Some(1));
-        assert_eq!([refused(at(2)), refused(at(10))], [None, None]);
-        assert_eq!(refused(at(11)), Some(3));
+    fn a_worker_warns_once_of_a_budget_and_then_says_how_much_it_kept_quiet_about() {
+        let (at, first, second) = (Duration::from_secs, loaded(), loaded());
+        assert_eq!(first.refused(at(1)), Some(1));
+        assert_eq!([first.refused(at(2)), first.refused(at(10))], [None, None]);
+        assert_eq!(second.refused(at(10)), Some(1), "another budget has its own warning");
+        assert_eq!(first.refused(at(11)), Some(3));
     }
 }

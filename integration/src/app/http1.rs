@@ -49,7 +49,7 @@ async fn handle(
     let guard = gate.begin();
     let behaviour = shared.script.take_for_request();
     if request.headers().contains_key(UPGRADE) {
-        return Ok(upgrade(&shared, &control, guard, &mut request));
+        return upgrade(&shared, &control, guard, behaviour, &mut request).await;
     }
     let (parts, mut body) = request.into_parts();
     let mut digest = Digest::default();
@@ -91,23 +91,37 @@ async fn end<T>(control: &Control, ending: Ending) -> T {
     std::future::pending().await
 }
 
-/// Answers 101 and echoes what follows.
-fn upgrade(
+/// Answers 101 and echoes what follows, unless the script has another plan.
+async fn upgrade(
     shared: &Arc<Shared>,
-    control: &Control,
+    control: &Arc<Control>,
     guard: InProgress,
+    behaviour: Behaviour,
     request: &mut Request<Incoming>,
-) -> Response<ResponseBody> {
+) -> Result<Response<ResponseBody>, Infallible> {
     let upgraded = hyper::upgrade::on(&mut *request);
     let mut copy = Request::new(());
     *copy.method_mut() = request.method().clone();
     *copy.uri_mut() = request.uri().clone();
     *copy.headers_mut() = request.headers().clone();
-    record(shared, control, &copy.into_parts().0, &Digest::default());
+    let parts = copy.into_parts().0;
+    record(shared, control, &parts, &Digest::default());
+    let plan = plan(behaviour, &parts, &shared.spec.pod);
+    match plan {
+        Plan::CloseUnanswered => return end(control, Ending::Fin).await,
+        Plan::ResetUnanswered => return end(control, Ending::Rst).await,
+        _ => {}
+    }
     let protocol = request.headers().get(UPGRADE).cloned();
+    let (control, mark) = (Arc::clone(control), control.written());
     tokio::spawn(async move {
         let _in_progress = guard;
         if let Ok(upgraded) = upgraded.await {
+            if plan == Plan::HeadersThenReset {
+                control.settled_since(mark).await;
+                control.give(Order::End(Ending::Rst));
+                return;
+            }
             let (mut read, mut write) = tokio::io::split(TokioIo::new(upgraded));
             let _ = tokio::io::copy(&mut read, &mut write).await;
             let _ = tokio::io::AsyncWriteExt::shutdown(&mut write).await;
@@ -119,7 +133,7 @@ fn upgrade(
     if let Some(protocol) = protocol {
         response.headers_mut().insert(UPGRADE, protocol);
     }
-    response
+    Ok(response)
 }
 
 /// The pod's name, and then nothing until [`super::App::release`].

@@ -21,7 +21,7 @@ use crate::pod::{Control, Ending, Order};
 const LINGER: Duration = Duration::from_secs(1);
 
 pub(super) async fn serve(shared: &Arc<Shared>, stream: Gated, control: &Arc<Control>, gate: &Arc<Gate>) {
-    let Ok(mut connection) = h2::server::handshake(stream).await else {
+    let Ok(mut connection) = h2::server::Builder::new().enable_connect_protocol().handshake(stream).await else {
         return;
     };
     // Dropped with the connection, so no stream's task outlives it.
@@ -76,16 +76,23 @@ async fn handle(
 ) -> Result<(), h2::Error> {
     let (parts, mut from) = request.into_parts();
     let mut received = BytesMut::new();
-    while let Some(chunk) = from.data().await {
+    // An upgrade (extended CONNECT, RFC 8441) is a request without a body; what follows is no part of it.
+    let upgrade = parts.method == Method::CONNECT;
+    while let Some(chunk) = if upgrade { None } else { from.data().await } {
         let chunk = chunk?;
         from.flow_control().release_capacity(chunk.len())?;
         received.extend_from_slice(&chunk);
     }
-    from.trailers().await?;
+    if !upgrade {
+        from.trailers().await?;
+    }
     let mut digest = Digest::default();
     digest.add(&received);
     record(shared, control, &parts, &digest);
     match plan(behaviour, &parts, &shared.spec.pod) {
+        Plan::Answer { status, .. } if upgrade => {
+            echo(from, respond.send_response(head(shared, status, ()), false)?).await?
+        }
         Plan::Answer { delay, status, body } => {
             tokio::time::sleep(delay).await;
             let mut response = head(shared, status, ());
@@ -114,9 +121,13 @@ async fn handle(
         Plan::HeadersThenReset => {
             let mark = control.written();
             let mut response = head(shared, StatusCode::OK, ());
-            response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from_static(ANNOUNCED));
-            let to = respond.send_response(response, false)?;
-            let _to = send(to, Bytes::from_static(SENT), End::Open).await?;
+            // An answer to HEAD, or to an upgrade, has no body that could be announced.
+            let complete = parts.method == Method::HEAD;
+            if !upgrade {
+                response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from_static(ANNOUNCED));
+            }
+            let to = respond.send_response(response, complete)?;
+            let _to = if complete { to } else { send(to, Bytes::from_static(SENT), End::Open).await? };
             control.settled_since(mark).await;
             control.give(Order::End(Ending::Rst));
         }
@@ -134,6 +145,16 @@ async fn handle(
         }
     }
     Ok(())
+}
+
+/// What an upgraded stream brings goes back, until the peer ends it.
+async fn echo(mut from: RecvStream, mut to: SendStream<Bytes>) -> Result<(), h2::Error> {
+    while let Some(chunk) = from.data().await {
+        let chunk = chunk?;
+        from.flow_control().release_capacity(chunk.len())?;
+        to = send(to, chunk, End::Open).await?;
+    }
+    to.send_data(Bytes::new(), true)
 }
 
 fn grpc_head(shared: &Shared, content_type: Option<&HeaderValue>) -> Response<()> {

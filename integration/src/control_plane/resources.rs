@@ -11,7 +11,7 @@ use envoy_types::pb::envoy::config::core::v3::socket_address::PortSpecifier;
 use envoy_types::pb::envoy::config::core::v3::transport_socket::ConfigType;
 use envoy_types::pb::envoy::config::core::v3::{
     Address, AggregatedConfigSource, ApiVersion, ConfigSource, EnvoyInternalAddress, HealthStatus,
-    Locality as EnvoyLocality, Metadata, SocketAddress, TransportSocket,
+    Http2ProtocolOptions, Locality as EnvoyLocality, Metadata, SocketAddress, TransportSocket,
 };
 use envoy_types::pb::envoy::config::endpoint::v3::lb_endpoint::HostIdentifier;
 use envoy_types::pb::envoy::config::endpoint::v3::{
@@ -20,6 +20,11 @@ use envoy_types::pb::envoy::config::endpoint::v3::{
 use envoy_types::pb::envoy::extensions::transport_sockets::internal_upstream::v3::InternalUpstreamTransport;
 use envoy_types::pb::envoy::extensions::transport_sockets::internal_upstream::v3::internal_upstream_transport::MetadataValueSource;
 use envoy_types::pb::envoy::extensions::transport_sockets::raw_buffer::v3::RawBuffer;
+use envoy_types::pb::envoy::extensions::upstreams::http::v3::HttpProtocolOptions;
+use envoy_types::pb::envoy::extensions::upstreams::http::v3::http_protocol_options::explicit_http_config::ProtocolConfig;
+use envoy_types::pb::envoy::extensions::upstreams::http::v3::http_protocol_options::{
+    ExplicitHttpConfig, UpstreamProtocolOptions,
+};
 use envoy_types::pb::envoy::r#type::metadata::v3::MetadataKind;
 use envoy_types::pb::envoy::r#type::metadata::v3::metadata_kind::{Host, Kind as MetadataSource};
 use envoy_types::pb::google::protobuf::value::Kind as ValueKind;
@@ -48,12 +53,13 @@ pub(super) fn cluster(service: &Service) -> Any {
             service_name: service.cluster_name(),
         }),
         connect_timeout: Some(Duration { seconds: 10, nanos: 0 }),
-        circuit_breakers: Some(unlimited()),
+        circuit_breakers: Some(limits(service.max_retries)),
         metadata: Some(metadata([(
             ISTIO,
             fields([("services", service_list(&service.host)), ("note", string(service.note.clone()))]),
         )])),
         transport_socket: tunnels.then(internal_upstream),
+        typed_extension_protocol_options: service.http2.then(http2_options).into_iter().collect(),
         ..Default::default()
     })
 }
@@ -124,6 +130,18 @@ fn health_status(health: Health) -> HealthStatus {
     }
 }
 
+/// What istiod gives to a service port whose protocol is HTTP/2. Upgrades travel as extended CONNECT
+/// (RFC 8441), which Envoy wants allowed.
+fn http2_options() -> (String, Any) {
+    let http2 = Http2ProtocolOptions { allow_connect: true, ..Default::default() };
+    let explicit = ExplicitHttpConfig { protocol_config: Some(ProtocolConfig::Http2ProtocolOptions(http2)) };
+    let options = HttpProtocolOptions {
+        upstream_protocol_options: Some(UpstreamProtocolOptions::ExplicitHttpConfig(explicit)),
+        ..Default::default()
+    };
+    ("envoy.extensions.upstreams.http.v3.HttpProtocolOptions".to_owned(), pack_any(options))
+}
+
 /// User-space pipe to the internal listener, which sees the endpoint's metadata.
 fn internal_upstream() -> TransportSocket {
     let passthrough = [ORIGINAL_DST, ISTIO].map(|name| MetadataValueSource {
@@ -144,14 +162,14 @@ fn transport_socket(name: &str, config: Any) -> TransportSocket {
 }
 
 /// Istio sets every threshold to the largest value: nothing is capped unless a DestinationRule asks.
-fn unlimited() -> CircuitBreakers {
+fn limits(max_retries: Option<u32>) -> CircuitBreakers {
     let max = Some(UInt32Value { value: u32::MAX });
     CircuitBreakers {
         thresholds: vec![circuit_breakers::Thresholds {
             max_connections: max,
             max_pending_requests: max,
             max_requests: max,
-            max_retries: max,
+            max_retries: max_retries.map(|value| UInt32Value { value }).or(max),
             track_remaining: true,
             ..Default::default()
         }],

@@ -4,8 +4,8 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
 
-use super::HttpPerRouteConfig;
 use super::envoy_filter::{ClusterHostCount, EnvoyHttpFilter, Headers};
+use super::{HttpPerRouteConfig, per_route};
 use crate::abi::{
     ask, envoy_dynamic_module_type_attribute_id as AttributeId, envoy_dynamic_module_type_envoy_buffer as RawBuffer,
     envoy_dynamic_module_type_envoy_http_header as RawHeader, envoy_dynamic_module_type_http_body_type as BodyType,
@@ -210,10 +210,7 @@ impl EnvoyHttpFilter for EnvoyHttpFilterImpl {
     }
 
     fn get_most_specific_route_config(&self) -> Option<Arc<HttpPerRouteConfig>> {
-        let raw = ask!(self, get_most_specific_route_config() or ptr::null());
-        // SAFETY: null, or the pointer that this module's `per_route_config_new` returned: Envoy
-        // keeps that configuration alive as long as the stream's route refers to it.
-        unsafe { raw.cast::<Arc<HttpPerRouteConfig>>().as_ref() }.cloned()
+        per_route::get(ask!(self, get_most_specific_route_config() or ptr::null()))
     }
     fn get_worker_index(&self) -> u32 {
         ask!(self, http_filter_get_worker_index() or 0)

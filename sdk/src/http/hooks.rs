@@ -3,12 +3,11 @@
 
 use std::ffi::c_void;
 use std::ptr;
-use std::sync::Arc;
 
 use super::{
-    EnvoyHttpFilterConfigImpl, EnvoyHttpFilterImpl, HttpCalloutResult, HttpFilter, HttpFilterConfig,
-    HttpPerRouteConfig, LocalReplyStatus, RequestBodyStatus, RequestHeadersStatus, RequestTrailersStatus,
-    ResponseBodyStatus, ResponseHeadersStatus, ResponseTrailersStatus,
+    EnvoyHttpFilterConfigImpl, EnvoyHttpFilterImpl, HttpCalloutResult, HttpFilter, HttpFilterConfig, LocalReplyStatus,
+    RequestBodyStatus, RequestHeadersStatus, RequestTrailersStatus, ResponseBodyStatus, ResponseHeadersStatus,
+    ResponseTrailersStatus, per_route,
 };
 use crate::abi::{envoy_dynamic_module_type_envoy_buffer as EB, envoy_dynamic_module_type_envoy_http_header as EH};
 use crate::buffer::{self, EnvoyBuffer};
@@ -215,9 +214,7 @@ pub mod exported {
             make(&name.to_str_lossy(), config.as_slice())
         })
         .flatten()
-        .map_or(ptr::null(), |config| {
-            Box::into_raw(Box::new(Arc::<HttpPerRouteConfig>::from(config))).cast_const().cast()
-        })
+        .map_or(ptr::null(), per_route::insert)
     }
 
     /// Frees a route's configuration object, on any thread.
@@ -228,9 +225,7 @@ pub mod exported {
     pub unsafe extern "C" fn envoy_dynamic_module_on_http_filter_per_route_config_destroy(
         config_module: *const c_void,
     ) {
-        if !config_module.is_null() {
-            // SAFETY: made by `per_route_config_new`; Envoy gives it up.
-            let config = unsafe { Box::from_raw(config_module.cast_mut().cast::<Arc<HttpPerRouteConfig>>()) };
+        if let Some(config) = per_route::remove(config_module) {
             drop_guarded("http_filter_per_route_config_destroy", config);
         }
     }

@@ -8,6 +8,7 @@ mod envoy_config;
 mod envoy_filter;
 mod envoy_filter_impl;
 mod hooks;
+mod per_route;
 #[cfg(test)]
 mod tests;
 

@@ -296,6 +296,9 @@ fn per_route_configuration_outlives_envoys_reference() {
         )
     };
     assert!(!made.is_null() && refused.is_null());
+    let foreign = 7_u64;
+    ROUTE.set((&raw const foreign).cast());
+    assert_eq!(held(filter), None, "another module's configuration under our name was followed");
     ROUTE.set(made);
     assert_eq!(held(filter).as_deref(), Some(&b"mine"[..]));
     // SAFETY: made just now; Envoy gives it up.
