@@ -20,18 +20,15 @@ pub struct Service {
     pub port: u16,
     /// Its endpoints, in the order in which they are served.
     pub endpoints: Vec<Endpoint>,
-<<<<<<< HEAD
     /// The cluster's own `eds_config`, where it does not take its endpoints from the ADS stream; it must
     /// lead to this control plane. As of the time when the service is first set.
     pub eds_config: Option<ConfigSource>,
     /// Anything, put into the cluster's metadata: another note is another configuration of the cluster.
     pub note: String,
-=======
     /// Whether its endpoints speak HTTP/2 (h2c), as `appProtocol: http2` or `grpc` has it; else HTTP/1.1.
     pub http2: bool,
     /// The circuit breaker's limit on retries that run at once; none: no limit, as in Istio.
     pub max_retries: Option<u32>,
->>>>>>> main
 }
 
 /// How an endpoint's health is told to the proxy (`envoy.config.core.v3.HealthStatus`).
@@ -119,21 +116,25 @@ pub(super) struct Model {
 impl Service {
     /// A service on port 80.
     pub fn new(host: &str, endpoints: Vec<Endpoint>) -> Self {
-<<<<<<< HEAD
-        Self { host: host.to_owned(), port: 80, endpoints, eds_config: None, note: String::new() }
+        Self {
+            host: host.to_owned(),
+            port: 80,
+            endpoints,
+            eds_config: None,
+            note: String::new(),
+            http2: false,
+            max_retries: None,
+        }
     }
 
     /// The same with an EDS source of its own.
     pub fn eds_config(self, config: ConfigSource) -> Self {
         Self { eds_config: Some(config), ..self }
-=======
-        Self { host: host.to_owned(), port: 80, endpoints, http2: false, max_retries: None }
     }
 
     /// The same with endpoints that speak HTTP/2.
     pub fn http2(self) -> Self {
         Self { http2: true, ..self }
->>>>>>> main
     }
 
     /// The name of its cluster and of its EDS resource.
