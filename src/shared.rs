@@ -3,7 +3,7 @@
 use std::{
     net::IpAddr,
     sync::{
-        Arc, LazyLock, Mutex, PoisonError,
+        Arc, LazyLock, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Instant,
@@ -28,9 +28,20 @@ pub(crate) struct Shared {
     pub(crate) ticking: AtomicBool,
     /// Times that every endpoint was fenced at once.
     pub(crate) suspected: AtomicU64,
-    /// The control plane has been away: the validator fences once more with its first update.
+    /// What is known of the control plane's connection.
+    pub(crate) control_plane: ControlPlane,
+    /// The control plane is away: the validator fences once more with its first update.
     resync: AtomicBool,
     views: Mutex<Views>,
+}
+
+/// What is known of the control plane's connection, for the admin page.
+#[derive(Debug, Default)]
+pub(crate) struct ControlPlane {
+    /// Whether Envoy has the gauge that tells.
+    pub(crate) seen: AtomicBool,
+    /// Whether it was connected when last looked at.
+    pub(crate) connected: AtomicBool,
 }
 
 /// Tells the main thread, from any other, that a poll may be worth its cost now: a pool has closed
@@ -54,6 +65,7 @@ static SHARED: LazyLock<Shared> = LazyLock::new(|| Shared {
     hint: Hint::default(),
     ticking: AtomicBool::new(false),
     suspected: AtomicU64::new(0),
+    control_plane: ControlPlane { seen: AtomicBool::new(false), connected: AtomicBool::new(false) },
     resync: AtomicBool::new(false),
     views: Mutex::default(),
 });
@@ -73,26 +85,43 @@ impl Shared {
         source: Source,
         apply: impl FnOnce(&mut Views, &mut ToEndpoints<'_>) -> Change,
     ) -> Change {
-        let stats = match source {
-            Source::Admin => &self.admin,
-            Source::Validator => {
-                if self.resync.swap(false, Ordering::AcqRel) {
-                    self.fence_all();
-                }
-                &self.validator
-            }
-        };
+        if source == Source::Validator && self.resync.swap(false, Ordering::AcqRel) {
+            self.fence_all();
+        }
         let now = Instant::now();
-        let mut views = self.views.lock().unwrap_or_else(PoisonError::into_inner);
-        let change = apply(&mut views, &mut ToEndpoints { endpoints: &self.endpoints, now });
-        stats.count(change, now);
+        let change = apply(&mut self.views(), &mut ToEndpoints { endpoints: &self.endpoints, now });
+        self.stats(source).count(change, now);
         change
     }
 
-    /// Endpoints may have changed unseen: fences every one now, and once more with the next update,
-    /// which may list replacements as if nothing had happened. Main thread.
+    /// Envoy has removed a cluster; nothing happens if its endpoints were reported as removed already.
+    /// Main thread.
+    pub(crate) fn cluster_gone(&self, cluster: &str) {
+        let now = Instant::now();
+        let mut views = self.views();
+        let gone = views.cluster_gone(cluster, &mut ToEndpoints { endpoints: &self.endpoints, now });
+        drop(views);
+        if let Some((source, change)) = gone {
+            self.stats(source).add(change);
+        }
+    }
+
+    /// The control plane has been away for so long that endpoints may have changed unseen: fences every
+    /// one now, and once more with the next update, which may list replacements as if nothing had
+    /// happened. Main thread.
     pub(crate) fn suspect(&self) {
         self.resync.store(true, Ordering::Release);
+        self.fence_all();
+    }
+
+    /// The control plane is back; it was last seen at `since`. Fences every endpoint, unless the update
+    /// that came with it has done so. Main thread.
+    pub(crate) fn reconnected(&self, suspected: bool, since: Instant) {
+        if suspected && !self.resync.load(Ordering::Acquire) {
+            return;
+        }
+        let answered = self.validator.updated_at().is_none_or(|at| at > since);
+        self.resync.store(!answered, Ordering::Release);
         self.fence_all();
     }
 
@@ -104,7 +133,18 @@ impl Shared {
     /// Addresses that at least one cluster lists.
     #[must_use]
     pub(crate) fn listed(&self) -> usize {
-        self.views.lock().unwrap_or_else(PoisonError::into_inner).endpoints()
+        self.views().endpoints()
+    }
+
+    fn stats(&self, source: Source) -> &SourceStats {
+        match source {
+            Source::Admin => &self.admin,
+            Source::Validator => &self.validator,
+        }
+    }
+
+    fn views(&self) -> MutexGuard<'_, Views> {
+        self.views.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

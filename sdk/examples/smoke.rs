@@ -229,9 +229,6 @@ struct Bootstrap {
 
 struct Server;
 
-/// Kept by `on_server_initialized` for the timer, whose hook gets no extension.
-static STATS: Mutex<Option<Box<dyn EnvoyBootstrapExtension + Send + Sync>>> = Mutex::new(None);
-
 fn new_bootstrap(
     envoy: &mut dyn EnvoyBootstrapExtensionConfig,
     name: &str,
@@ -260,8 +257,7 @@ impl BootstrapExtensionConfig for Bootstrap {
 
     fn on_timer_fired(&self, envoy: &mut dyn EnvoyBootstrapExtensionConfig, timer: &dyn EnvoyBootstrapExtensionTimer) {
         let own = self.timer.lock().is_ok_and(|t| t.as_ref().is_some_and(|t| t.id() == timer.id()));
-        let connected = STATS.lock().ok().and_then(|s| s.as_ref()?.get_gauge_value("control_plane.connected_state"));
-        envoy_log_info!("smoke timer connected_state={connected:?}");
+        envoy_log_info!("smoke timer");
         let callout = envoy.send_http_callout(
             "backend",
             vec![(":method", b"GET".as_slice()), (":path", b"/from-bootstrap"), ("host", b"backend")],
@@ -311,9 +307,6 @@ impl BootstrapExtensionConfig for Bootstrap {
 
 impl BootstrapExtension for Server {
     fn on_server_initialized(&mut self, envoy: &mut dyn EnvoyBootstrapExtension) {
-        if let Ok(mut stats) = STATS.lock() {
-            *stats = Some(envoy.stats_handle());
-        }
         let mut gauges = 0_u32;
         envoy.iterate_gauges(&mut |_name, _value| {
             gauges = gauges.saturating_add(1);

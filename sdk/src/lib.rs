@@ -39,8 +39,7 @@
 //! Traits of Envoy's side have default methods, so that a test's fake is short; configuration
 //! traits are `Send + Sync` and per-route configuration is `dyn Any + Send + Sync`, since any thread
 //! may drop them; [`get_server_concurrency`] and [`is_validation_mode`] are safe; enums that Envoy
-//! sends have a variant `Unknown`; typed filter state is copied; a panicking validator accepts;
-//! [`EnvoyBootstrapExtension::stats_handle`] is new.
+//! sends have a variant `Unknown`; typed filter state is copied; a panicking validator accepts.
 
 pub mod abi;
 mod bootstrap;

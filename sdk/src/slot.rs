@@ -16,7 +16,6 @@ use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use crate::guard::{drop_guarded, guard};
 
@@ -36,29 +35,17 @@ pub(crate) struct Slot<T: ?Sized> {
 }
 
 /// Envoy's pointer for a slot's object; null once Envoy has destroyed it.
-pub(crate) struct Handle {
-    own: AtomicPtr<c_void>,
-    /// A copy for those who outlive the slot.
-    shared: OnceLock<Arc<AtomicPtr<c_void>>>,
-}
+pub(crate) struct Handle(AtomicPtr<c_void>);
 
 // === impl Handle ===
 
 impl Handle {
     pub(crate) fn get(&self) -> *mut c_void {
-        self.own.load(Ordering::Relaxed)
-    }
-
-    /// The pointer, for one who may outlive the slot: it goes null when Envoy's object goes.
-    pub(crate) fn share(&self) -> Arc<AtomicPtr<c_void>> {
-        Arc::clone(self.shared.get_or_init(|| Arc::new(AtomicPtr::new(self.get()))))
+        self.0.load(Ordering::Relaxed)
     }
 
     fn clear(&self) {
-        self.own.store(ptr::null_mut(), Ordering::Relaxed);
-        if let Some(shared) = self.shared.get() {
-            shared.store(ptr::null_mut(), Ordering::Relaxed);
-        }
+        self.0.store(ptr::null_mut(), Ordering::Relaxed);
     }
 }
 
@@ -74,7 +61,7 @@ impl<T: ?Sized> Slot<T> {
     ) -> *const c_void {
         let slot = Box::new(Self {
             state: AtomicU8::new(BUSY),
-            handle: Handle { own: AtomicPtr::new(envoy), shared: OnceLock::new() },
+            handle: Handle(AtomicPtr::new(envoy)),
             object: UnsafeCell::new(None),
         });
         let object = guard(hook, || make(&slot.handle)).flatten();
@@ -106,7 +93,7 @@ impl<T: ?Sized> Slot<T> {
             return default;
         }
         if !envoy.is_null() {
-            slot.handle.own.store(envoy, Ordering::Relaxed);
+            slot.handle.0.store(envoy, Ordering::Relaxed);
         }
         let outcome = guard(hook, || {
             // SAFETY: BUSY gives this call, and no other, the object.

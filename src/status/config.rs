@@ -1,13 +1,11 @@
 //! Configuration of the bootstrap extension `status`.
 
-use std::collections::HashSet;
-
 use serde::Deserialize;
 
 use crate::{
-    config::{self, ConfigError, Span, Whole},
+    config::{self, ConfigError, Object, Span, Whole},
     endpoints::DEFAULT_CAPACITY,
-    watch::{HealthStatus, config::treat_as_removed},
+    watch::config::Statuses,
 };
 
 /// The name that Envoy's configuration selects this part with.
@@ -22,7 +20,7 @@ pub struct StatusConfig {
     /// Path of the admin page; must begin with `/` and be none of Envoy's own.
     pub admin_path: AdminPath,
     /// The poller of Envoy's admin endpoint.
-    pub watch: PollConfig,
+    pub watch: Object<PollConfig>,
     /// How long the control plane may be unreachable before every endpoint is fenced; null: for ever.
     pub suspect_after: Option<Span<1_000, 86_400_000>>,
 }
@@ -34,13 +32,13 @@ pub struct PollConfig {
     /// Whether to poll.
     pub source: PollSource,
     /// The cluster that reaches Envoy's own admin endpoint.
-    pub cluster: String,
+    pub cluster: ClusterName,
     /// The shortest pause between the starts of two polls.
     pub min_interval: Span<50, 60_000>,
     /// The longest pause, in quiet times.
     pub max_interval: Span<50, 3_600_000>,
-    /// Health statuses that fence as a removal does; `DRAINING` and `UNHEALTHY` can be seen here.
-    pub treat_as_removed: HashSet<HealthStatus>,
+    /// Health statuses that fence as a removal does. `TIMEOUT` and `UNHEALTHY` look alike here.
+    pub treat_as_removed: Statuses,
 }
 
 /// Where polls go.
@@ -52,6 +50,11 @@ pub enum PollSource {
     /// Nowhere.
     None,
 }
+
+/// The name of a cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct ClusterName(String);
 
 /// A path of the admin endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -65,7 +68,7 @@ impl Default for StatusConfig {
         Self {
             capacity: Whole::clamped(u32::try_from(DEFAULT_CAPACITY).unwrap_or(u32::MAX)),
             admin_path: AdminPath("/stale-guard".to_owned()),
-            watch: PollConfig::default(),
+            watch: Object::default(),
             suspect_after: Some(Span::clamped_ms(30_000)),
         }
     }
@@ -97,11 +100,29 @@ impl Default for PollConfig {
     fn default() -> Self {
         Self {
             source: PollSource::Admin,
-            cluster: "prometheus_stats".to_owned(),
+            cluster: ClusterName("prometheus_stats".to_owned()),
             min_interval: Span::clamped_ms(250),
             max_interval: Span::clamped_ms(5_000),
-            treat_as_removed: treat_as_removed(),
+            treat_as_removed: Statuses::default(),
         }
+    }
+}
+
+// === impl ClusterName ===
+
+impl ClusterName {
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for ClusterName {
+    type Error = &'static str;
+
+    fn try_from(name: String) -> Result<Self, Self::Error> {
+        if name.is_empty() { Err("must be the name of a cluster") } else { Ok(Self(name)) }
     }
 }
 

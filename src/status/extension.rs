@@ -1,7 +1,6 @@
-//! The bootstrap extension: the module's own timer, polls and page on the main thread.
+//! The bootstrap extension: the module's own timer, call-outs and page on the main thread.
 
 use std::{
-    collections::HashSet,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -16,33 +15,24 @@ use envoy_proxy_dynamic_modules_rust_sdk::{
         envoy_dynamic_module_type_http_callout_init_result as CalloutInitResult,
         envoy_dynamic_module_type_http_callout_result as CalloutResult,
     },
-    envoy_log_error, envoy_log_info, envoy_log_warn,
+    envoy_log_error,
 };
 
 use super::{
     config::{PollSource, StatusConfig},
+    connection::{self, Connection},
     metrics::Metrics,
     page,
+    poller::Poller,
 };
-use crate::{
-    shared::shared,
-    watch::{
-        Change, Source,
-        admin::Parser,
-        gap::{Gap, Look},
-        poll::{Polled, Rhythm},
-    },
-};
+use crate::{shared::shared, watch::gap::Gap};
 
 /// The pulse of the main thread: deadlines are met within it, statistics are as old.
 const TICK: Duration = Duration::from_millis(100);
 /// Time that Envoy's own admin endpoint has to answer.
 const CALLOUT_TIMEOUT_MS: u64 = 5_000;
-/// The pause between polls while the validator speaks for every cluster that has tunnels.
-const COVERED: Duration = Duration::from_secs(60);
 
 const CLUSTERS_PATH: &[u8] = b"/clusters";
-const CONNECTED_PATH: &[u8] = b"/stats?filter=%5Econtrol_plane.connected_state%24&usedonly";
 
 /// The extension's configuration, which is also where its timer and call-outs arrive.
 pub(crate) struct StatusExtensionConfig {
@@ -50,21 +40,25 @@ pub(crate) struct StatusExtensionConfig {
     metrics: Metrics,
     tick: Box<dyn EnvoyBootstrapExtensionTimer>,
     running: Arc<AtomicBool>,
+    /// Whether Envoy was asked to tell of clusters that come and go.
+    follows_clusters: AtomicBool,
     state: Mutex<State>,
 }
 
-/// What changes. Main thread; the lock is never held across a call into Envoy.
+/// What changes. Main thread; the lock is never held across a call into Envoy that may call back.
 struct State {
-    rhythm: Rhythm,
-    polled: Polled,
-    /// The poll in flight.
-    poll: Option<u64>,
-    gap: Option<Gap>,
-    next_look: Instant,
-    /// The look at the control plane's connection in flight.
-    look: Option<u64>,
-    failing: bool,
-    covered_until: Option<Instant>,
+    poller: Poller,
+    connection: Option<Connection>,
+    /// The call-outs in flight, and one that is being sent, whose id is not known yet.
+    in_flight: Vec<(u64, Call)>,
+    sending: Option<Call>,
+}
+
+/// What a call-out asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Call {
+    Poll,
+    Look,
 }
 
 /// The extension proper: the server's life.
@@ -88,149 +82,95 @@ impl StatusExtensionConfig {
         let tick = envoy.new_timer();
         tick.enable(TICK);
         envoy.signal_init_complete();
-        let now = Instant::now();
-        let state = State {
-            rhythm: Rhythm::new(config.watch.min_interval.get(), config.watch.max_interval.get()),
-            polled: Polled::default(),
-            poll: None,
-            gap: config.suspect_after.map(|after| Gap::new(after.get())),
-            next_look: now,
-            look: None,
-            failing: false,
-            covered_until: None,
-        };
-        Self { config, metrics, tick, running: Arc::default(), state: Mutex::new(state) }
+        let watch = &config.watch;
+        let poller = Poller::new(watch.min_interval.get(), watch.max_interval.get(), watch.treat_as_removed.clone());
+        let connection = config.suspect_after.map(|after| Connection::new(Gap::new(after.get()), Instant::now()));
+        let state = State { poller, connection, in_flight: Vec::new(), sending: None };
+        Self {
+            config,
+            metrics,
+            tick,
+            running: Arc::default(),
+            follows_clusters: AtomicBool::new(false),
+            state: Mutex::new(state),
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn asks_admin(&self) -> bool {
-        self.config.watch.source == PollSource::Admin && self.running.load(Ordering::Relaxed)
-    }
-
-    /// Starts what is due: a poll, a look at the control plane.
+    /// Starts what is due, and arms the timer for what is due next.
     fn ask(&self, envoy: &mut dyn EnvoyBootstrapExtensionConfig, now: Instant) {
-        if !self.asks_admin() {
+        if self.config.watch.source != PollSource::Admin || !self.running.load(Ordering::Relaxed) {
             return;
         }
         let (poll, look) = {
             let mut state = self.state();
-            let covered = state.covered_until.is_some_and(|until| now < until);
-            let poll = !covered && state.rhythm.start(now);
-            let look = state.gap.is_some() && state.look.is_none() && now >= state.next_look;
-            (poll, look)
+            let poll = state.poller.start(now);
+            (poll, state.connection.as_mut().is_some_and(|connection| connection.start(now)))
         };
         if poll {
-            match self.call(envoy, CLUSTERS_PATH) {
-                Ok(id) => self.state().poll = Some(id),
-                Err(why) => self.poll_failed(&why),
-            }
+            self.call(envoy, Call::Poll);
         }
         if look {
-            let called = self.call(envoy, CONNECTED_PATH);
-            let mut state = self.state();
-            state.next_look = now + state.gap.as_ref().map_or(TICK, Gap::pause);
-            state.look = called.ok();
+            self.call(envoy, Call::Look);
+        }
+        let wait = self.state().poller.wait(now);
+        if let Some(wait) = wait.filter(|wait| *wait < TICK) {
+            // At least a millisecond: a timer of zero would come back before time has moved on.
+            self.tick.enable(wait.max(Duration::from_millis(1)));
         }
     }
 
-    fn call(&self, envoy: &mut dyn EnvoyBootstrapExtensionConfig, path: &[u8]) -> Result<u64, String> {
+    fn call(&self, envoy: &mut dyn EnvoyBootstrapExtensionConfig, call: Call) {
+        let path = match call {
+            Call::Poll => CLUSTERS_PATH,
+            Call::Look => connection::PATH,
+        };
         let headers = vec![(":method", &b"GET"[..]), (":path", path), ("host", b"localhost")];
-        match envoy.send_http_callout(&self.config.watch.cluster, headers, None, CALLOUT_TIMEOUT_MS) {
-            (CalloutInitResult::Success, id) => Ok(id),
-            (refused, _) => Err(format!("cluster \"{}\": {refused:?}", self.config.watch.cluster)),
-        }
-    }
-
-    fn poll_failed(&self, why: &str) {
-        shared().admin.errors.fetch_add(1, Ordering::Relaxed);
-        let first = {
-            let mut state = self.state();
-            state.poll = None;
-            state.rhythm.done(false);
-            !std::mem::replace(&mut state.failing, true)
-        };
-        if first {
-            envoy_log_warn!(
-                "stale_guard: watch cannot poll the admin endpoint ({why}); endpoints that leave are not fenced until it \
-                 can. Further failures are only counted."
-            );
-        }
-    }
-
-    fn polled(&self, body: &[EnvoyBuffer], now: Instant) {
-        let mut parser = Parser::new();
-        for chunk in body {
-            parser.feed(chunk.as_slice());
-        }
-        let answer = match parser.finish() {
-            Ok(answer) => answer,
-            Err(error) => return self.poll_failed(&error.to_string()),
-        };
-        let (recovered, change) = {
-            let mut state = self.state();
-            let mut covered = false;
-            let treated_as_removed: &HashSet<_> = &self.config.watch.treat_as_removed;
-            let change = shared().watch(Source::Admin, |views, sink| {
-                let change = state.polled.apply(answer, treated_as_removed, views, sink);
-                covered = views.clusters(Source::Validator).next().is_some()
-                    && views.clusters(Source::Admin).all(|cluster| views.is_empty(cluster));
-                change
-            });
-            state.poll = None;
-            state.rhythm.done(change != Change::default());
-            state.covered_until = covered.then(|| now + COVERED);
-            (std::mem::take(&mut state.failing), change)
-        };
-        if recovered {
-            envoy_log_info!("stale_guard: watch can poll the admin endpoint again");
-        }
-        if change.removed > 0 {
-            envoy_log_info!("stale_guard: a poll found {} endpoints removed, {} added", change.removed, change.added);
-        }
-    }
-
-    fn looked(&self, body: &[EnvoyBuffer], now: Instant) {
-        let text: Vec<u8> = body.iter().flat_map(|chunk| chunk.as_slice()).copied().collect();
-        // "control_plane.connected_state: 1"; absent where the proxy's stats inclusion leaves it out.
-        let connected = String::from_utf8_lossy(&text).lines().find_map(|line| {
-            line.trim().strip_prefix("control_plane.connected_state:").map(|value| value.trim() == "1")
-        });
-        let Some(connected) = connected else {
-            self.unseen();
+        self.state().sending = Some(call);
+        let (sent, id) = envoy.send_http_callout(self.config.watch.cluster.as_str(), headers, None, CALLOUT_TIMEOUT_MS);
+        let mut state = self.state();
+        // Envoy may have reported the end already, from within the call.
+        if state.sending.take().is_none() {
             return;
-        };
-        let look = {
-            let mut state = self.state();
-            let look = state.gap.as_mut().map_or(Look::Quiet, |gap| gap.look(connected, now));
-            state.next_look = now + state.gap.as_ref().map_or(TICK, Gap::pause);
-            look
-        };
-        match look {
-            Look::Quiet => {}
-            Look::Suspect => {
-                envoy_log_warn!("stale_guard: the control plane has been away for long: every endpoint is fenced");
-                shared().suspect();
+        }
+        match sent {
+            CalloutInitResult::Success => state.in_flight.push((id, call)),
+            refused => {
+                let why = format!("cluster \"{}\": {refused:?}", self.config.watch.cluster.as_str());
+                state.ended(call, Err(&why), Instant::now());
             }
-            Look::Back => {
-                envoy_log_warn!(
-                    "stale_guard: the control plane is back after a long absence: every endpoint is fenced"
-                );
-                shared().suspect();
+        }
+    }
+}
+
+// === impl State ===
+
+impl State {
+    /// A call-out is over: its body, or why there is none.
+    fn ended(&mut self, call: Call, result: Result<&[EnvoyBuffer], &str>, now: Instant) {
+        match (call, result) {
+            (Call::Poll, Ok(body)) => self.poller.answered(body, now),
+            (Call::Poll, Err(why)) => self.poller.failed(why),
+            (Call::Look, result) => {
+                if let Some(connection) = &mut self.connection {
+                    match result {
+                        Ok(body) => connection.answered(body, now),
+                        Err(_) => connection.failed(),
+                    }
+                }
             }
         }
     }
 
-    fn unseen(&self) {
-        static ONCE: std::sync::Once = std::sync::Once::new();
-        ONCE.call_once(|| {
-            envoy_log_info!(
-                "stale_guard: there is no gauge control_plane.connected_state, so a control-plane outage cannot be seen \
-                 (suspect_after has no effect); on Istio, add the prefix control_plane to proxyStatsMatcher"
-            );
-        });
+    /// What the call-out with this id asked.
+    fn take(&mut self, id: u64) -> Option<Call> {
+        match self.in_flight.iter().position(|(known, _)| *known == id) {
+            Some(index) => Some(self.in_flight.swap_remove(index).1),
+            None => self.sending.take(),
+        }
     }
 }
 
@@ -241,17 +181,29 @@ impl BootstrapExtensionConfig for StatusExtensionConfig {
 
     fn on_timer_fired(&self, envoy: &mut dyn EnvoyBootstrapExtensionConfig, _timer: &dyn EnvoyBootstrapExtensionTimer) {
         let now = Instant::now();
+        if self.running.load(Ordering::Relaxed) && !self.follows_clusters.swap(true, Ordering::Relaxed) {
+            envoy.enable_cluster_lifecycle();
+        }
         shared().endpoints.close_removed(now);
         self.metrics.publish(envoy, shared(), now);
-        self.ask(envoy, now);
         self.tick.enable(TICK);
+        self.ask(envoy, now);
     }
 
     fn on_scheduled(&self, envoy: &mut dyn EnvoyBootstrapExtensionConfig, _event_id: u64) {
         if shared().hint.take() {
-            self.state().rhythm.hint();
+            self.state().poller.hint();
             self.ask(envoy, Instant::now());
         }
+    }
+
+    fn on_cluster_add_or_update(&self, envoy: &mut dyn EnvoyBootstrapExtensionConfig, cluster_name: &str) {
+        self.state().poller.cluster_changed(cluster_name);
+        self.ask(envoy, Instant::now());
+    }
+
+    fn on_cluster_removal(&self, _envoy: &mut dyn EnvoyBootstrapExtensionConfig, cluster_name: &str) {
+        shared().cluster_gone(cluster_name);
     }
 
     fn on_http_callout_done(
@@ -262,21 +214,20 @@ impl BootstrapExtensionConfig for StatusExtensionConfig {
         response_headers: Option<&[(EnvoyBuffer, EnvoyBuffer)]>,
         response_body: Option<&[EnvoyBuffer]>,
     ) {
-        let ok = result == CalloutResult::Success && has_status_200(response_headers.unwrap_or_default());
-        let body = response_body.unwrap_or_default();
-        let looking = {
-            let mut state = self.state();
-            let looking = state.look == Some(callout_id);
-            if looking {
-                state.look = None;
+        let result = match result {
+            CalloutResult::Success if has_status_200(response_headers.unwrap_or_default()) => {
+                Ok(response_body.unwrap_or_default())
             }
-            looking
+            CalloutResult::Success => Err("its answer is not 200".to_owned()),
+            CalloutResult::ExceedResponseBufferLimit => Err("its answer is larger than the runtime key \
+                 http.async_response_buffer_limit allows, 32 MiB by default: raise it, or use the config validator"
+                .to_owned()),
+            other => Err(format!("{other:?}")),
         };
-        match (looking, ok) {
-            (true, true) => self.looked(body, Instant::now()),
-            (true, false) => {}
-            (false, true) => self.polled(body, Instant::now()),
-            (false, false) => self.poll_failed(&format!("{result:?}")),
+        let result = result.as_deref().map_err(String::as_str);
+        let mut state = self.state();
+        if let Some(call) = state.take(callout_id) {
+            state.ended(call, result, Instant::now());
         }
     }
 
@@ -287,8 +238,7 @@ impl BootstrapExtensionConfig for StatusExtensionConfig {
         path: &str,
         _body: &[u8],
     ) -> (u32, String) {
-        let sources = [("validator", &shared().validator), ("admin", &shared().admin)];
-        (200, page::render(path, &shared().endpoints, shared().listed(), &sources, Instant::now()))
+        (200, page::render(path, &page::State::of(shared()), Instant::now()))
     }
 }
 

@@ -5,8 +5,12 @@
 //! admin page.
 
 pub mod config;
+mod connection;
 mod extension;
 mod metrics;
-pub mod page;
+mod page;
+mod poller;
+#[cfg(test)]
+mod schema_tests;
 
 pub(crate) use self::extension::StatusExtensionConfig;

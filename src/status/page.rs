@@ -9,37 +9,59 @@ use serde_json::{Value, json};
 
 use crate::{
     endpoints::{EndpointView, Endpoints, Presence},
+    shared::Shared,
     watch::SourceStats,
 };
 
 /// Endpoints shown at most, unless `?limit=` asks for another number.
-pub const DEFAULT_LIMIT: usize = 1_000;
+pub(super) const DEFAULT_LIMIT: usize = 1_000;
+
+/// What the page shows beside the endpoints.
+pub(super) struct State<'a> {
+    endpoints: &'a Endpoints,
+    listed: usize,
+    suspected: u64,
+    /// Whether the control plane is connected, where that can be seen.
+    connected: Option<bool>,
+    sources: [(&'static str, &'a SourceStats); 2],
+}
+
+// === impl State ===
+
+impl<'a> State<'a> {
+    pub(super) fn of(shared: &'a Shared) -> Self {
+        let control_plane = &shared.control_plane;
+        let seen = control_plane.seen.load(Ordering::Relaxed);
+        Self {
+            endpoints: &shared.endpoints,
+            listed: shared.listed(),
+            suspected: shared.suspected.load(Ordering::Relaxed),
+            connected: seen.then(|| control_plane.connected.load(Ordering::Relaxed)),
+            sources: [("validator", &shared.validator), ("admin", &shared.admin)],
+        }
+    }
+}
 
 /// The page for a request to `path`, which may carry a query.
 #[must_use]
-pub fn render(
-    path: &str,
-    endpoints: &Endpoints,
-    listed: usize,
-    sources: &[(&str, &SourceStats)],
-    now: Instant,
-) -> String {
+pub(super) fn render(path: &str, state: &State<'_>, now: Instant) -> String {
     let limit = query(path, "limit").and_then(|limit| limit.parse().ok()).unwrap_or(DEFAULT_LIMIT);
-    let totals = endpoints.totals();
+    let totals = state.endpoints.totals();
     let views: Vec<_> = match query(path, "endpoint").and_then(|ip| ip.parse().ok()) {
-        Some(ip) => endpoints.view(ip, now).into_iter().collect(),
-        None => endpoints.views(limit, now),
+        Some(ip) => state.endpoints.view(ip, now).into_iter().collect(),
+        None => state.endpoints.views(limit, now),
     };
     let sources: serde_json::Map<_, _> =
-        sources.iter().map(|(name, stats)| ((*name).to_owned(), source(stats, now))).collect();
+        state.sources.iter().map(|(name, stats)| ((*name).to_owned(), source(stats, now))).collect();
     let page = json!({
         "totals": {
             "endpoints": totals.endpoints,
-            "listed": listed,
+            "listed": state.listed,
             "tunnels": totals.tunnels,
             "connections": totals.connections,
         },
         "watch": sources,
+        "control_plane": { "connected": state.connected, "suspected": state.suspected },
         "endpoints": views.iter().map(endpoint).collect::<Vec<_>>(),
     });
     format!("{page:#}\n")

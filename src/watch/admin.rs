@@ -1,15 +1,21 @@
 //! Reads the text of Envoy's admin endpoint `/clusters` as it arrives, chunk by chunk.
 //!
-//! A line is `<cluster>::<host>::<key>::<value>`. Of the eighteen lines of a host three are read:
-//! its counters, which start at zero again when the host was removed and added between two polls,
-//! and its health flags.
+//! A line is `<cluster>::<key>::<value>` or `<cluster>::<host>::<key>::<value>`; the lines of a
+//! cluster, and of a host, follow one another. Of the eighteen lines of a host three are read: its
+//! counters, which start at zero again when the host was removed and added between two polls, and its
+//! health flags. The host of a tunnel is `envoy://<listener>/<ip>:<port>`.
+//!
+//! Hosts that are plain sockets are read in EDS clusters only. Those of an ORIGINAL_DST cluster come
+//! and go with traffic; that is no news of an endpoint.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::HashMap,
     net::{IpAddr, SocketAddr},
 };
 
-/// What one poll saw of an address in one cluster, over all its ports.
+use memchr::{memchr, memmem, memrchr};
+
+/// What one poll saw of a host: one port of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Host {
     /// Connections ever opened to it by the cluster.
@@ -18,12 +24,24 @@ pub struct Host {
     pub rq_total: u64,
     /// Whether EDS says that it is draining.
     pub draining: bool,
-    /// Whether EDS says that it is unhealthy.
+    /// Whether EDS says that it is unhealthy (or timed out, which looks alike).
     pub unhealthy: bool,
+    /// Whether EDS says that it is degraded.
+    pub degraded: bool,
+}
+
+/// What one poll saw of a cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Cluster {
+    /// The name of its EDS resource, where it has one.
+    pub resource: Option<String>,
+    /// Its hosts, sorted by address. Of a socket address the port is a host's own; of an endpoint id
+    /// without a port it is 0.
+    pub hosts: Vec<(SocketAddr, Host)>,
 }
 
 /// What one poll saw.
-pub type Clusters = HashMap<String, BTreeMap<IpAddr, Host>>;
+pub type Clusters = HashMap<String, Cluster>;
 
 /// Why a poll could not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -43,11 +61,26 @@ pub enum Unreadable {
 #[derive(Debug, Default)]
 pub struct Parser {
     clusters: Clusters,
+    /// The cluster whose lines are being read.
+    name: Vec<u8>,
+    cluster: Cluster,
+    /// The host whose lines are being read, as the text has it, and whether it is wanted.
+    subject: Vec<u8>,
+    wanted: bool,
+    /// The next line may name the cluster's EDS resource.
+    resource_next: bool,
     /// The beginning of a line whose end has not arrived.
     partial: Vec<u8>,
     understood: bool,
-    empty: bool,
     too_long: bool,
+}
+
+/// What is read of a host.
+#[derive(Clone, Copy)]
+enum Key {
+    Connections,
+    Requests,
+    Health,
 }
 
 // === impl Parser ===
@@ -59,14 +92,13 @@ impl Parser {
     /// A parser at the beginning of the text.
     #[must_use]
     pub fn new() -> Self {
-        Self { empty: true, ..Self::default() }
+        Self::default()
     }
 
     /// The next bytes.
     pub fn feed(&mut self, chunk: &[u8]) {
-        self.empty &= chunk.is_empty();
         let mut rest = chunk;
-        while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+        while let Some(end) = memchr(b'\n', rest) {
             let (line, after) = rest.split_at(end);
             if self.partial.is_empty() {
                 self.line(line);
@@ -84,14 +116,19 @@ impl Parser {
     ///
     /// # Errors
     /// See [`Unreadable`].
-    pub fn finish(self) -> Result<Clusters, Unreadable> {
+    pub fn finish(mut self) -> Result<Clusters, Unreadable> {
+        self.leave();
         if self.too_long {
             Err(Unreadable::LineTooLong)
         } else if !self.partial.is_empty() {
             Err(Unreadable::Truncated)
-        } else if !self.understood && !self.empty {
+        } else if !self.understood {
+            // Also an empty text: Envoy lists at least the cluster that the poll went through.
             Err(Unreadable::UnknownFormat)
         } else {
+            for cluster in self.clusters.values_mut() {
+                cluster.hosts.sort_unstable_by_key(|(address, _)| *address);
+            }
             Ok(self.clusters)
         }
     }
@@ -105,42 +142,121 @@ impl Parser {
     }
 
     fn line(&mut self, line: &[u8]) {
-        let Ok(line) = std::str::from_utf8(line) else { return };
-        let Some((head, value)) = line.rsplit_once("::") else { return };
-        let Some((subject, key)) = head.rsplit_once("::") else { return };
-        self.understood = true;
-        if !matches!(key, "cx_total" | "rq_total" | "health_flags") {
-            // The first line of a cluster makes it known, with or without hosts.
-            if key == "added_via_api" || key == "observability_name" {
-                self.clusters.entry(subject.to_owned()).or_default();
-            }
+        if std::mem::take(&mut self.resource_next)
+            && let Some(at) = memmem::find(line, RESOURCE)
+        {
+            let value = line.get(at + RESOURCE.len()..).unwrap_or_default();
+            self.cluster.resource = std::str::from_utf8(value).ok().map(str::to_owned);
             return;
         }
-        let Some((cluster, ip)) = split_host(subject) else { return };
-        let hosts = match self.clusters.get_mut(cluster) {
-            Some(hosts) => hosts,
-            None => self.clusters.entry(cluster.to_owned()).or_default(),
-        };
-        let host = hosts.entry(ip).or_default();
-        let number = || value.parse::<u64>().unwrap_or_default();
+        // None of the values that are read has a colon in it.
+        let Some(colon) = memrchr(b':', line) else { return };
+        let (head, value) = line.split_at(colon);
+        let (Some(head), Some(value)) = (head.strip_suffix(b":"), value.get(1..)) else { return };
+        if let Some(cluster) = head.strip_suffix(b"::added_via_api") {
+            // Every cluster has this line, with or without hosts.
+            self.understood = true;
+            self.enter(cluster);
+            self.resource_next = true;
+            return;
+        }
+        let Some((subject, key)) = Key::of(head) else { return };
+        self.understood = true;
+        if subject != self.subject {
+            self.meet(subject);
+        }
+        if self.wanted
+            && let Some((_, host)) = self.cluster.hosts.last_mut()
+        {
+            host.read(key, value);
+        }
+    }
+
+    /// The lines of another host begin.
+    fn meet(&mut self, subject: &[u8]) {
+        self.subject.clear();
+        self.subject.extend_from_slice(subject);
+        self.wanted = false;
+        let Some((cluster, host, tunnel)) = std::str::from_utf8(subject).ok().and_then(split_host) else { return };
+        if cluster.as_bytes() != self.name {
+            self.enter(cluster.as_bytes());
+        }
+        if tunnel || self.cluster.resource.is_some() {
+            self.cluster.hosts.push((host, Host::default()));
+            self.wanted = true;
+        }
+    }
+
+    /// The lines of another cluster begin.
+    fn enter(&mut self, cluster: &[u8]) {
+        self.leave();
+        self.name.extend_from_slice(cluster);
+        if let Some(known) = std::str::from_utf8(cluster).ok().and_then(|name| self.clusters.remove(name)) {
+            self.cluster = known;
+        }
+    }
+
+    fn leave(&mut self) {
+        let (name, cluster) = (std::mem::take(&mut self.name), std::mem::take(&mut self.cluster));
+        if let Ok(name) = String::from_utf8(name)
+            && !name.is_empty()
+        {
+            self.clusters.insert(name, cluster);
+        }
+    }
+}
+
+const RESOURCE: &[u8] = b"::eds_service_name::";
+
+// === impl Key ===
+
+impl Key {
+    fn of(head: &[u8]) -> Option<(&[u8], Self)> {
+        // The last bytes tell most of the other keys apart at once.
+        match head.last()? {
+            b'l' => {
+                let connections = head.strip_suffix(b"::cx_total").map(|subject| (subject, Self::Connections));
+                connections.or_else(|| head.strip_suffix(b"::rq_total").map(|subject| (subject, Self::Requests)))
+            }
+            b's' => head.strip_suffix(b"::health_flags").map(|subject| (subject, Self::Health)),
+            _ => None,
+        }
+    }
+}
+
+// === impl Host ===
+
+impl Host {
+    fn read(&mut self, key: Key, value: &[u8]) {
+        let value = std::str::from_utf8(value).unwrap_or_default();
         match key {
-            "cx_total" => host.cx_total = host.cx_total.saturating_add(number()),
-            "rq_total" => host.rq_total = host.rq_total.saturating_add(number()),
-            _ => {
-                let mut flags = value.split('/');
-                host.draining |= flags.clone().any(|flag| flag == "eds_status_draining");
-                host.unhealthy |= flags.any(|flag| flag == "failed_eds_health");
+            Key::Connections => self.cx_total = value.parse().unwrap_or_default(),
+            Key::Requests => self.rq_total = value.parse().unwrap_or_default(),
+            Key::Health => {
+                for flag in value.split('/') {
+                    self.draining |= flag == "eds_status_draining";
+                    self.unhealthy |= flag == "failed_eds_health";
+                    self.degraded |= flag == "degraded_eds_health";
+                }
             }
         }
     }
 }
 
-/// Splits `<cluster>::<host>`; the host of a tunnel is `envoy://<listener>/<ip>:<port>`. Other
-/// hosts are left out: Envoy itself closes their pools, and those of an ORIGINAL_DST cluster come
-/// and go with traffic.
-fn split_host(subject: &str) -> Option<(&str, IpAddr)> {
-    let (cluster, internal) = subject.rsplit_once("::envoy://")?;
-    let (_, id) = internal.split_once('/')?;
-    let ip = id.parse::<SocketAddr>().map(|address| address.ip()).or_else(|_| id.parse()).ok()?;
-    Some((cluster, ip.to_canonical()))
+/// Splits `<cluster>::<host>`; says whether the host is behind an internal listener.
+fn split_host(subject: &str) -> Option<(&str, SocketAddr, bool)> {
+    if let Some((cluster, internal)) = subject.rsplit_once("::envoy://") {
+        let (_, id) = internal.split_once('/')?;
+        return Some((cluster, address(id)?, true));
+    }
+    let v4 = subject.rsplit_once("::").and_then(|(cluster, host)| Some((cluster, host.parse().ok()?, false)));
+    v4.or_else(|| {
+        let at = subject.rfind("::[")?;
+        Some((subject.get(..at)?, subject.get(at + 2..)?.parse().ok()?, false))
+    })
+}
+
+fn address(id: &str) -> Option<SocketAddr> {
+    let address = id.parse().or_else(|_| id.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, 0))).ok()?;
+    Some(SocketAddr::new(address.ip().to_canonical(), address.port()))
 }

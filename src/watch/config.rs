@@ -1,7 +1,5 @@
 //! Configuration of the config validator `watch`.
 
-use std::collections::HashSet;
-
 use serde::Deserialize;
 
 use super::HealthStatus;
@@ -11,20 +9,19 @@ use crate::config::{self, ConfigError};
 pub const NAME: &str = "watch";
 
 /// Configuration of the `watch`. Every field has a default.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WatchConfig {
     /// Health statuses that fence as a removal does.
-    pub treat_as_removed: HashSet<HealthStatus>,
+    pub treat_as_removed: Statuses,
 }
+
+/// Health statuses that count as a removal: any but those of an endpoint that is well.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Vec<HealthStatus>")]
+pub struct Statuses(Vec<HealthStatus>);
 
 // === impl WatchConfig ===
-
-impl Default for WatchConfig {
-    fn default() -> Self {
-        Self { treat_as_removed: treat_as_removed() }
-    }
-}
 
 impl WatchConfig {
     /// Parses the configuration that Envoy hands over.
@@ -36,8 +33,31 @@ impl WatchConfig {
     }
 }
 
-/// The default of `treat_as_removed`: a terminating endpoint answers what it has and gets no more.
-#[must_use]
-pub fn treat_as_removed() -> HashSet<HealthStatus> {
-    HashSet::from([HealthStatus::Draining])
+// === impl Statuses ===
+
+impl Statuses {
+    /// Whether `status` counts as a removal.
+    #[must_use]
+    pub fn contains(&self, status: HealthStatus) -> bool {
+        self.0.contains(&status)
+    }
+}
+
+impl Default for Statuses {
+    /// A terminating endpoint answers what it has and gets no more.
+    fn default() -> Self {
+        Self(vec![HealthStatus::Draining])
+    }
+}
+
+impl TryFrom<Vec<HealthStatus>> for Statuses {
+    type Error = &'static str;
+
+    fn try_from(statuses: Vec<HealthStatus>) -> Result<Self, Self::Error> {
+        let well = |status: &HealthStatus| matches!(status, HealthStatus::Unknown | HealthStatus::Healthy);
+        if statuses.iter().any(well) {
+            return Err("must be a list of UNHEALTHY, DRAINING, TIMEOUT and DEGRADED");
+        }
+        Ok(Self(statuses))
+    }
 }

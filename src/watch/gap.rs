@@ -18,8 +18,12 @@ pub enum Look {
     Quiet,
     /// The control plane has been away for long enough: what is known may be out of date.
     Suspect,
-    /// It is back after such a time: what it says next may leave replacements out.
-    Back,
+    /// It is back after such a time: what it says next may leave replacements out. It was last seen
+    /// connected at `since`.
+    Back {
+        /// The last look before the gap.
+        since: Instant,
+    },
 }
 
 // === impl Gap ===
@@ -44,13 +48,19 @@ impl Gap {
         if connected {
             self.last_connected = Some(now);
             let suspected = std::mem::take(&mut self.suspected);
-            return if was_away && (long || suspected) { Look::Back } else { Look::Quiet };
+            return if was_away && (long || suspected) { Look::Back { since: last_connected } } else { Look::Quiet };
         }
         if long && !self.suspected {
             self.suspected = true;
             return Look::Suspect;
         }
         Look::Quiet
+    }
+
+    /// Whether the gap that lasts now was suspected.
+    #[must_use]
+    pub const fn is_suspected(&self) -> bool {
+        self.suspected
     }
 
     /// Time between looks: often enough not to stretch a gap much, and soon while it lasts.
@@ -68,18 +78,23 @@ impl Gap {
 mod tests {
     use super::*;
 
-    fn looks(looks: &[(u64, bool)]) -> Vec<Look> {
+    /// What a series of looks means; `Back` with the second of the last sight.
+    fn looks(looks: &[(u64, bool)]) -> Vec<String> {
         let start = Instant::now();
         let mut gap = Gap::new(Duration::from_secs(30));
-        looks.iter().map(|(second, connected)| gap.look(*connected, start + Duration::from_secs(*second))).collect()
+        let look = |(second, connected): &(u64, bool)| match gap.look(*connected, start + Duration::from_secs(*second))
+        {
+            Look::Back { since } => format!("back since {}", since.duration_since(start).as_secs()),
+            other => format!("{other:?}").to_lowercase(),
+        };
+        looks.iter().map(look).collect()
     }
 
     #[test]
     fn a_long_absence_is_suspected_once_and_again_when_it_ends() {
-        use Look::{Back, Quiet, Suspect};
         assert_eq!(
             looks(&[(0, true), (10, false), (31, false), (40, false), (50, true), (60, true)]),
-            [Quiet, Quiet, Suspect, Quiet, Back, Quiet]
+            ["quiet", "quiet", "suspect", "quiet", "back since 0", "quiet"]
         );
     }
 
@@ -88,13 +103,13 @@ mod tests {
         assert!(
             looks(&[(0, true), (10, false), (20, true), (40, true), (45, false), (60, true)])
                 .iter()
-                .all(|look| *look == Look::Quiet)
+                .all(|look| look == "quiet")
         );
-        assert!(looks(&[(0, false), (100, false), (200, true)]).iter().all(|look| *look == Look::Quiet));
+        assert!(looks(&[(0, false), (100, false), (200, true)]).iter().all(|look| look == "quiet"));
     }
 
     #[test]
     fn an_absence_that_ends_between_two_looks_counts_from_the_last_sight() {
-        assert_eq!(looks(&[(0, true), (29, false), (31, true)]), [Look::Quiet, Look::Quiet, Look::Back]);
+        assert_eq!(looks(&[(0, true), (29, false), (31, true)]), ["quiet", "quiet", "back since 0"]);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Two sources feed one [`Views`]: the config validator, which sees every EDS and CDS response
 //! before Envoy applies it (Envoy 1.40 and later), and polls of Envoy's own admin endpoint (any
-//! Envoy). Both run on the main thread. Where the validator has spoken of a cluster, it wins.
+//! Envoy). Both run on the main thread. Where the validator has spoken of an EDS resource, it wins.
 //!
 //! # Invariants
 //! - NEVER: an update is rejected. What cannot be read is counted, logged once, and traffic goes on.
@@ -53,15 +53,25 @@ impl SourceStats {
     pub fn count(&self, change: Change, now: Instant) {
         *self.updated_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
         self.updates.fetch_add(1, Ordering::Relaxed);
+        self.add(change);
+    }
+
+    /// Counts what changed without an update.
+    pub fn add(&self, change: Change) {
         self.added.fetch_add(change.added, Ordering::Relaxed);
         self.removed.fetch_add(change.removed, Ordering::Relaxed);
+    }
+
+    /// When the last update came.
+    #[must_use]
+    pub fn updated_at(&self) -> Option<Instant> {
+        *self.updated_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Time since the last update.
     #[must_use]
     pub fn view_age(&self, now: Instant) -> Option<Duration> {
-        let updated_at = *self.updated_at.lock().unwrap_or_else(PoisonError::into_inner);
-        updated_at.map(|at| now.saturating_duration_since(at))
+        self.updated_at().map(|at| now.saturating_duration_since(at))
     }
 }
 

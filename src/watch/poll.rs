@@ -1,43 +1,63 @@
 //! When to poll the admin endpoint, and what a poll's answer changes.
 
 use std::{
-    collections::{BTreeMap, HashSet},
-    net::IpAddr,
+    collections::{BTreeMap, HashMap},
+    net::{IpAddr, SocketAddr},
     time::{Duration, Instant},
 };
 
 use super::{
     Change, HealthStatus, Sink, Source, Views,
     admin::{Clusters, Host},
+    config::Statuses,
 };
 
 /// The rhythm of polls. Main thread; one poll at a time.
 ///
 /// Quiet times double the pause up to the longest; a change, or a hint that one is under way,
-/// brings it back to the shortest.
+/// brings it back to the shortest. Whatever happens, polls take no more than one [`Rhythm::SHARE`]th
+/// of the main thread's time, unless the longest pause demands it.
 #[derive(Debug)]
 pub struct Rhythm {
     shortest: Duration,
     longest: Duration,
+    /// The shortest pause that the cost of the last poll allows.
+    affordable: Duration,
     pause: Duration,
     last_start: Option<Instant>,
     in_flight: bool,
+    /// A hint came while a poll was in flight, whose answer may be older than what it hints at.
+    hinted: bool,
 }
 
 /// What a poll is compared with.
 #[derive(Debug, Default)]
 pub struct Polled {
-    before: Clusters,
+    before: HashMap<String, Vec<(SocketAddr, Host)>>,
+    /// Clusters whose hosts Envoy makes anew for another reason than a removal, with the number of
+    /// answers for which their counters say nothing.
+    renewed: HashMap<String, u8>,
 }
 
 // === impl Rhythm ===
 
 impl Rhythm {
+    /// The part of the main thread's time that polls may take is one in so many.
+    pub const SHARE: u32 = 100;
+
     /// A rhythm between two pauses.
     #[must_use]
     pub fn new(shortest: Duration, longest: Duration) -> Self {
         let longest = longest.max(shortest);
-        Self { shortest, longest, pause: shortest, last_start: None, in_flight: false }
+        Self {
+            shortest,
+            longest,
+            affordable: shortest,
+            pause: shortest,
+            last_start: None,
+            in_flight: false,
+            hinted: false,
+        }
     }
 
     /// The timer fired, or a hint came: whether to poll now. If not, and no poll is in flight,
@@ -47,19 +67,24 @@ impl Rhythm {
             return false;
         }
         self.in_flight = true;
+        self.hinted = false;
         self.last_start = Some(now);
         true
     }
 
-    /// The poll in flight ended; `changed` when its answer differed from the one before.
-    pub fn done(&mut self, changed: bool) {
+    /// The poll in flight ended; `changed` when its answer differed from the one before. `cost` is the
+    /// time that it took of the main thread.
+    pub fn done(&mut self, changed: bool, cost: Duration) {
         self.in_flight = false;
-        self.pause = if changed { self.shortest } else { (self.pause * 2).min(self.longest) };
+        self.affordable = (cost * Self::SHARE).clamp(self.shortest, self.longest);
+        let quiet = !changed && !std::mem::take(&mut self.hinted);
+        self.pause = if quiet { (self.pause * 2).clamp(self.affordable, self.longest) } else { self.affordable };
     }
 
     /// Something says that the endpoints may have changed.
     pub fn hint(&mut self) {
-        self.pause = self.shortest;
+        self.hinted = self.in_flight;
+        self.pause = self.affordable;
     }
 
     /// Time until the next poll is due.
@@ -78,49 +103,83 @@ impl Rhythm {
 // === impl Polled ===
 
 impl Polled {
+    /// Envoy has taken `cluster` up with another configuration, which makes its hosts anew: their
+    /// counters at zero are no return. `in_flight`: an answer from before may still arrive.
+    pub fn renewed(&mut self, cluster: &str, in_flight: bool) {
+        self.renewed.insert(cluster.to_owned(), if in_flight { 2 } else { 1 });
+    }
+
     /// Compares an answer with the one before and with what is known from elsewhere.
     pub fn apply(
         &mut self,
         answer: Clusters,
-        treat_as_removed: &HashSet<HealthStatus>,
+        treat_as_removed: &Statuses,
         views: &mut Views,
         sink: &mut impl Sink,
     ) -> Change {
         let mut change = Change::default();
-        for (cluster, hosts) in &answer {
-            if let Some(before) = self.before.get(cluster) {
-                for ip in restarted(before, hosts) {
-                    change += views.replaced(Source::Admin, cluster, ip, sink);
+        // Clusters that share an EDS resource share its listing.
+        let mut listings: BTreeMap<String, Vec<IpAddr>> = BTreeMap::new();
+        let mut before = std::mem::take(&mut self.before);
+        for (name, cluster) in answer {
+            let resource = cluster.resource.filter(|resource| !resource.is_empty()).unwrap_or_else(|| name.clone());
+            views.name(&name, &resource);
+            let comparable = !self.is_renewed(&name);
+            if !views.heeds(Source::Admin, &resource) {
+                continue;
+            }
+            if comparable && let Some(before) = before.remove(&name) {
+                for ip in restarted(&before, &cluster.hosts) {
+                    change += views.replaced(Source::Admin, &resource, ip, sink);
                 }
             }
-            let listed =
-                hosts.iter().filter(|(_, host)| !is_removed(host, treat_as_removed)).map(|(ip, _)| *ip).collect();
-            change += views.update(Source::Admin, cluster, listed, sink);
+            let listed = cluster.hosts.iter().filter(|(_, host)| !is_removed(host, treat_as_removed));
+            listings.entry(resource).or_default().extend(listed.map(|(address, _)| address.ip()));
+            self.before.insert(name, cluster.hosts);
         }
         let gone: Vec<String> =
-            views.clusters(Source::Admin).filter(|name| !answer.contains_key(*name)).map(str::to_owned).collect();
-        for cluster in gone {
-            change += views.remove(Source::Admin, &cluster, sink);
+            views.resources(Source::Admin).filter(|name| !listings.contains_key(*name)).map(str::to_owned).collect();
+        for (resource, listed) in listings {
+            change += views.update(Source::Admin, &resource, listed, sink);
         }
-        self.before = answer;
+        for resource in gone {
+            change += views.remove(Source::Admin, &resource, sink);
+        }
         change
+    }
+
+    /// Whether polls had to fill in for another source: some cluster with hosts has no other.
+    #[must_use]
+    pub fn is_needed(&self) -> bool {
+        self.before.values().any(|hosts| !hosts.is_empty())
+    }
+
+    fn is_renewed(&mut self, cluster: &str) -> bool {
+        let Some(answers) = self.renewed.get_mut(cluster) else { return false };
+        *answers -= 1;
+        if *answers == 0 {
+            self.renewed.remove(cluster);
+        }
+        true
     }
 }
 
-/// Addresses whose counters went down: Envoy made the host anew, so it was away in between.
-fn restarted<'a>(
-    before: &'a BTreeMap<IpAddr, Host>,
-    now: &'a BTreeMap<IpAddr, Host>,
-) -> impl Iterator<Item = IpAddr> + 'a {
-    now.iter().filter_map(|(ip, now)| {
-        let before = before.get(ip)?;
-        (now.cx_total < before.cx_total || now.rq_total < before.rq_total).then_some(*ip)
+/// Addresses with a host whose counters went down: Envoy made it anew, so it was away in between.
+/// Both lists are sorted.
+fn restarted<'a>(before: &'a [(SocketAddr, Host)], now: &'a [(SocketAddr, Host)]) -> impl Iterator<Item = IpAddr> + 'a {
+    let mut before = before.iter().peekable();
+    now.iter().filter_map(move |(address, now)| {
+        while before.next_if(|(other, _)| other < address).is_some() {}
+        let (_, before) = before.next_if(|(other, _)| other == address)?;
+        (now.cx_total < before.cx_total || now.rq_total < before.rq_total).then(|| address.ip())
     })
 }
 
-fn is_removed(host: &Host, treat_as_removed: &HashSet<HealthStatus>) -> bool {
-    (host.draining && treat_as_removed.contains(&HealthStatus::Draining))
-        || (host.unhealthy && treat_as_removed.contains(&HealthStatus::Unhealthy))
+fn is_removed(host: &Host, treat_as_removed: &Statuses) -> bool {
+    (host.draining && treat_as_removed.contains(HealthStatus::Draining))
+        || (host.degraded && treat_as_removed.contains(HealthStatus::Degraded))
+        || (host.unhealthy
+            && (treat_as_removed.contains(HealthStatus::Unhealthy) || treat_as_removed.contains(HealthStatus::Timeout)))
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ fn host(cluster: &str, ip: &str, cx_total: u64, flags: &str) -> String {
 
 fn apply(polled: &mut Polled, views: &mut Views, text: &str) -> Vec<String> {
     let mut heard = Heard::default();
-    polled.apply(read(text), &HashSet::from([HealthStatus::Draining]), views, &mut heard);
+    polled.apply(read(text), &Statuses::default(), views, &mut heard);
     heard.0.sort();
     heard.0
 }
@@ -37,8 +37,7 @@ fn apply(polled: &mut Polled, views: &mut Views, text: &str) -> Vec<String> {
 #[test]
 fn polls_report_additions_removals_and_returns_between_two_polls() {
     let (mut polled, mut views) = (Polled::default(), Views::default());
-    let text =
-        |cx| format!("a::observability_name::a\n{}b::added_via_api::true\n", host("a", "10.0.0.1", cx, "healthy"));
+    let text = |cx| format!("a::added_via_api::true\n{}b::added_via_api::true\n", host("a", "10.0.0.1", cx, "healthy"));
     assert_eq!(apply(&mut polled, &mut views, &text(3)), ["+10.0.0.1 a"]);
     assert!(apply(&mut polled, &mut views, &text(4)).is_empty(), "counters that grow are traffic");
     assert_eq!(
@@ -73,11 +72,58 @@ fn a_draining_endpoint_counts_as_removed_and_ports_of_one_pod_as_one() {
 }
 
 #[test]
-fn hosts_without_a_tunnel_are_left_to_envoy() {
-    let text = "connect_originate::10.0.0.1:15008::cx_total::3\nd::[fd00::1]:80::cx_total::1\n";
-    assert!(read(text).values().all(BTreeMap::is_empty), "only hosts behind an internal listener are the fence's");
+fn one_port_that_was_away_is_seen_beside_another_that_was_not() {
+    let (mut polled, mut views) = (Polled::default(), Views::default());
+    let ports = |one, two| {
+        host("a", "10.0.0.1", one, "healthy") + &host("a", "10.0.0.1", two, "healthy").replace(":8080", ":9090")
+    };
+    apply(&mut polled, &mut views, &ports(5, 5));
+    assert_eq!(
+        apply(&mut polled, &mut views, &ports(90, 0)),
+        ["+10.0.0.1 a", "-10.0.0.1 a false"],
+        "traffic on one port must not hide that the other began anew"
+    );
+    assert!(apply(&mut polled, &mut views, &host("a", "10.0.0.1", 91, "healthy")).is_empty(), "one port is enough");
+}
+
+#[test]
+fn a_cluster_with_a_new_configuration_is_no_return_of_its_endpoints() {
+    let (mut polled, mut views) = (Polled::default(), Views::default());
+    let text = |cx| format!("a::added_via_api::true\n{}", host("a", "10.0.0.1", cx, "healthy"));
+    apply(&mut polled, &mut views, &text(9));
+    polled.renewed("a", true);
+    assert!(apply(&mut polled, &mut views, &text(9)).is_empty(), "the answer that was under way");
+    assert!(apply(&mut polled, &mut views, &text(1)).is_empty(), "Envoy made the hosts anew");
+    assert_eq!(apply(&mut polled, &mut views, &text(0)).len(), 2, "from then on the counters count again");
+}
+
+#[test]
+fn clusters_that_share_an_eds_resource_share_its_listing() {
+    let (mut polled, mut views) = (Polled::default(), Views::default());
+    let cluster = |name: &str| {
+        format!("{name}::added_via_api::true\n{name}::eds_service_name::r\n{}", host(name, "10.0.0.1", 1, "healthy"))
+    };
+    let both = cluster("a") + &cluster("b");
+    assert_eq!(apply(&mut polled, &mut views, &both), ["+10.0.0.1 r"]);
+    assert!(apply(&mut polled, &mut views, &cluster("b")).is_empty(), "one reader is left");
+    let mut heard = Heard::default();
+    views.update(Source::Validator, "r", Vec::new(), &mut heard);
+    assert!(apply(&mut polled, &mut views, &both).is_empty(), "the validator has the word on it now");
+    assert!(!polled.is_needed(), "so polls have nothing to do");
+}
+
+#[test]
+fn plain_hosts_are_read_in_eds_clusters_and_elsewhere_left_to_envoy() {
+    let text = "connect_originate::added_via_api::true\nconnect_originate::10.0.0.1:15008::cx_total::3\n\
+                d::added_via_api::true\nd::[fd00::1]:80::cx_total::1\n";
+    assert!(read(text).values().all(|cluster| cluster.hosts.is_empty()), "they come and go with traffic");
+    let eds = read(
+        "e::added_via_api::true\ne::eds_service_name::e\ne::[fd00::1]:80::rq_total::1\ne::10.0.0.1:80::cx_total::2\n",
+    );
+    let ips: Vec<String> = eds["e"].hosts.iter().map(|(address, _)| address.to_string()).collect();
+    assert_eq!(ips, ["10.0.0.1:80", "[fd00::1]:80"]);
     let v6 = read("a::envoy://connect_originate/[fd00::7]:80::cx_total::1\n");
-    assert!(v6["a"].contains_key(&"fd00::7".parse::<IpAddr>().expect("an address")), "IPv6 hosts are read");
+    assert_eq!(v6["a"].hosts[0].0.to_string(), "[fd00::7]:80", "the endpoint id of a tunnel may be IPv6");
 }
 
 #[test]
@@ -94,13 +140,13 @@ fn chunks_may_end_anywhere() {
 }
 
 #[test]
-fn unreadable_answers_are_told_apart_and_an_empty_one_is_no_error() {
+fn unreadable_answers_are_told_apart() {
     let finish = |text: &[u8]| {
         let mut parser = Parser::new();
         parser.feed(text);
         parser.finish()
     };
-    assert_eq!(finish(b""), Ok(Clusters::new()));
+    assert_eq!(finish(b""), Err(Unreadable::UnknownFormat), "Envoy never has no cluster at all");
     assert_eq!(finish(b"a::b::cx_total::1\nc::d"), Err(Unreadable::Truncated));
     assert_eq!(finish(b"<html>\nno\n"), Err(Unreadable::UnknownFormat));
     assert_eq!(finish(&vec![b'x'; Parser::MAX_LINE + 1]), Err(Unreadable::LineTooLong));
@@ -116,14 +162,40 @@ fn the_rhythm_slows_down_when_quiet_and_never_polls_twice_at_once() {
     for _ in 0..7 {
         assert!(rhythm.start(now), "due after the pause that it named itself");
         assert!(!rhythm.start(now + long * 10), "one poll at a time");
-        rhythm.done(false);
+        rhythm.done(false, Duration::ZERO);
         pauses.push(rhythm.wait(now));
         now += rhythm.wait(now);
     }
     assert_eq!(pauses.first(), Some(&(short * 2)));
     assert_eq!(pauses.last(), Some(&long));
     assert!(rhythm.start(now));
-    rhythm.done(false);
+    rhythm.done(false, Duration::ZERO);
     rhythm.hint();
     assert_eq!(rhythm.wait(now), short, "a hint brings the next poll near, but not nearer than the shortest pause");
+}
+
+#[test]
+fn a_hint_during_a_poll_is_not_lost_to_it() {
+    let (short, long) = (Duration::from_millis(250), Duration::from_secs(5));
+    let mut rhythm = Rhythm::new(short, long);
+    let now = Instant::now();
+    assert!(rhythm.start(now));
+    rhythm.hint();
+    rhythm.done(false, Duration::ZERO);
+    assert_eq!(rhythm.wait(now), short, "the answer may be older than what the hint is about");
+}
+
+#[test]
+fn expensive_polls_are_spread_out() {
+    let (short, long) = (Duration::from_millis(250), Duration::from_secs(5));
+    let mut rhythm = Rhythm::new(short, long);
+    let now = Instant::now();
+    assert!(rhythm.start(now));
+    rhythm.done(true, Duration::from_millis(10));
+    assert_eq!(rhythm.wait(now), Duration::from_secs(1), "a hundredth of the main thread's time, even after a change");
+    rhythm.hint();
+    assert_eq!(rhythm.wait(now), Duration::from_secs(1), "nor for a hint");
+    assert!(rhythm.start(now + Duration::from_secs(1)));
+    rhythm.done(true, Duration::from_secs(1));
+    assert_eq!(rhythm.wait(now), Duration::from_secs(6), "but never less often than was asked for");
 }

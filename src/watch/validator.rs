@@ -75,7 +75,8 @@ impl Validator {
         }
         if let Removed::Named(names) = removed {
             for name in names {
-                change += views.remove(Source::Validator, name, sink);
+                // Envoy keeps the hosts; the validator keeps the word, else a poll would list them anew.
+                change += views.update(Source::Validator, name, Vec::new(), sink);
             }
         }
         change
@@ -94,6 +95,9 @@ impl Validator {
             match resource.resource.map(decode_cluster) {
                 Some(Ok((name, assignment))) => {
                     seen.insert(name.clone());
+                    if let Some(assignment) = &assignment {
+                        views.name(&name, assignment);
+                    }
                     known.0.insert(name, assignment);
                 }
                 Some(Err(error)) => {
@@ -117,10 +121,10 @@ impl Validator {
         })
     }
 
-    fn listed(&self, assignment: &Assignment) -> HashSet<IpAddr> {
+    fn listed(&self, assignment: &Assignment) -> Vec<IpAddr> {
         let treated_as_removed = &self.config.treat_as_removed;
         let endpoints = assignment.endpoints.iter();
-        endpoints.filter(|(_, health)| !treated_as_removed.contains(health)).map(|(ip, _)| *ip).collect()
+        endpoints.filter(|(_, health)| !treated_as_removed.contains(*health)).map(|(ip, _)| *ip).collect()
     }
 }
 

@@ -1,13 +1,10 @@
 //! What each cluster lists, and what an update changes.
 
-use std::{
-    collections::{HashMap, HashSet},
-    net::IpAddr,
-};
+use std::{collections::HashMap, net::IpAddr};
 
 use super::Sink;
 
-/// Who says so. A later variant wins over an earlier one, cluster by cluster.
+/// Who says so. A later variant wins over an earlier one, EDS resource by EDS resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
     /// A poll of Envoy's admin endpoint: what Envoy has applied.
@@ -25,96 +22,121 @@ pub struct Change {
     pub removed: u64,
 }
 
-/// The listings of every cluster. Main thread.
+/// The listings of every EDS resource. Main thread.
+///
+/// A resource usually has its cluster's name. Where it has not, both sources speak of the resource,
+/// so that they mean the same listing.
 #[derive(Debug, Default)]
 pub struct Views {
-    clusters: HashMap<String, View>,
-    /// In how many clusters an address is listed.
+    views: HashMap<String, View>,
+    /// In how many resources an address is listed.
     listings: HashMap<IpAddr, u32>,
+    /// EDS resources of clusters that go by another name.
+    resources: HashMap<String, String>,
 }
 
 #[derive(Debug)]
 struct View {
     source: Source,
-    endpoints: HashSet<IpAddr>,
+    /// Sorted, each once.
+    endpoints: Vec<IpAddr>,
 }
 
 // === impl Views ===
 
 impl Views {
-    /// `cluster` lists exactly `endpoints` now.
+    /// `resource` lists exactly `endpoints` now, in any order, each once or more often.
     pub fn update(
         &mut self,
         source: Source,
-        cluster: &str,
-        endpoints: HashSet<IpAddr>,
+        resource: &str,
+        mut endpoints: Vec<IpAddr>,
         sink: &mut impl Sink,
     ) -> Change {
-        let Some(view) = self.clusters.get_mut(cluster) else {
-            for ip in &endpoints {
-                *self.listings.entry(*ip).or_default() += 1;
-                sink.added(*ip, cluster);
-            }
-            let added = endpoints.len() as u64;
-            self.clusters.insert(cluster.to_owned(), View { source, endpoints });
-            return Change { added, removed: 0 };
-        };
-        if source < view.source {
+        if !self.heeds(source, resource) {
             return Change::default();
         }
+        endpoints.sort_unstable();
+        endpoints.dedup();
+        if !self.views.contains_key(resource) {
+            self.views.insert(resource.to_owned(), View { source, endpoints: Vec::new() });
+        }
+        let Some(view) = self.views.get_mut(resource) else { return Change::default() };
         view.source = source;
         let before = std::mem::replace(&mut view.endpoints, endpoints);
         let mut change = Change::default();
-        for ip in before.difference(&view.endpoints) {
-            sink.removed(*ip, cluster, unlist(&mut self.listings, *ip));
+        for ip in without(&before, &view.endpoints) {
+            sink.removed(ip, resource, unlist(&mut self.listings, ip));
             change.removed += 1;
         }
-        for ip in view.endpoints.difference(&before) {
-            *self.listings.entry(*ip).or_default() += 1;
-            sink.added(*ip, cluster);
+        for ip in without(&view.endpoints, &before) {
+            *self.listings.entry(ip).or_default() += 1;
+            sink.added(ip, resource);
             change.added += 1;
         }
         change
     }
 
-    /// `cluster`'s endpoint is another one now, at the same address: a removal and a return that came
-    /// too close together to be seen apart.
-    pub fn replaced(&mut self, source: Source, cluster: &str, ip: IpAddr, sink: &mut impl Sink) -> Change {
-        let known =
-            self.clusters.get(cluster).is_some_and(|view| view.source <= source && view.endpoints.contains(&ip));
+    /// The endpoint at `ip` is another one now: a removal and a return that came too close together to
+    /// be seen apart.
+    pub fn replaced(&mut self, source: Source, resource: &str, ip: IpAddr, sink: &mut impl Sink) -> Change {
+        let known = self
+            .views
+            .get(resource)
+            .is_some_and(|view| view.source <= source && view.endpoints.binary_search(&ip).is_ok());
         if !known {
             return Change::default();
         }
         let still_listed = self.listings.get(&ip).is_some_and(|listings| *listings > 1);
-        sink.removed(ip, cluster, still_listed);
-        sink.added(ip, cluster);
+        sink.removed(ip, resource, still_listed);
+        sink.added(ip, resource);
         Change { added: 1, removed: 1 }
     }
 
-    /// `cluster`, or its EDS resource, is gone, and its endpoints with it.
-    pub fn remove(&mut self, source: Source, cluster: &str, sink: &mut impl Sink) -> Change {
-        if self.clusters.get(cluster).is_none_or(|view| view.source > source) {
+    /// `resource` is gone for `source`, and its endpoints with it.
+    pub fn remove(&mut self, source: Source, resource: &str, sink: &mut impl Sink) -> Change {
+        if !self.heeds(source, resource) {
             return Change::default();
         }
-        let Some(view) = self.clusters.remove(cluster) else { return Change::default() };
+        let Some(view) = self.views.remove(resource) else { return Change::default() };
         for ip in &view.endpoints {
-            sink.removed(*ip, cluster, unlist(&mut self.listings, *ip));
+            sink.removed(*ip, resource, unlist(&mut self.listings, *ip));
         }
         Change { added: 0, removed: view.endpoints.len() as u64 }
     }
 
-    /// The clusters that `source` has the word on.
-    pub fn clusters(&self, source: Source) -> impl Iterator<Item = &str> {
-        self.clusters.iter().filter(move |(_, view)| view.source == source).map(|(name, _)| name.as_str())
+    /// The name of the EDS resource of `cluster` is `resource`.
+    pub fn name(&mut self, cluster: &str, resource: &str) {
+        if cluster == resource {
+            self.resources.remove(cluster);
+        } else if self.resources.get(cluster).is_none_or(|known| known != resource) {
+            self.resources.insert(cluster.to_owned(), resource.to_owned());
+        }
     }
 
-    /// Whether `cluster` lists nothing.
+    /// Envoy has removed `cluster`: its EDS resource has no reader any more, unless another cluster
+    /// shares it. Says whose word on it that ends.
+    pub fn cluster_gone(&mut self, cluster: &str, sink: &mut impl Sink) -> Option<(Source, Change)> {
+        let resource = self.resources.remove(cluster).unwrap_or_else(|| cluster.to_owned());
+        if self.resources.values().any(|other| *other == resource) {
+            return None;
+        }
+        let source = self.views.get(&resource)?.source;
+        Some((source, self.remove(source, &resource, sink)))
+    }
+
+    /// Whether `source` has a say in `resource`.
     #[must_use]
-    pub fn is_empty(&self, cluster: &str) -> bool {
-        self.clusters.get(cluster).is_none_or(|view| view.endpoints.is_empty())
+    pub fn heeds(&self, source: Source, resource: &str) -> bool {
+        self.views.get(resource).is_none_or(|view| view.source <= source)
     }
 
-    /// Addresses listed by at least one cluster.
+    /// The resources that `source` has the word on.
+    pub fn resources(&self, source: Source) -> impl Iterator<Item = &str> {
+        self.views.iter().filter(move |(_, view)| view.source == source).map(|(name, _)| name.as_str())
+    }
+
+    /// Addresses listed by at least one resource.
     #[must_use]
     pub fn endpoints(&self) -> usize {
         self.listings.len()
@@ -128,6 +150,15 @@ impl std::ops::AddAssign for Change {
         self.added += other.added;
         self.removed += other.removed;
     }
+}
+
+/// What is in `these` and not in `others`; both are sorted.
+fn without(these: &[IpAddr], others: &[IpAddr]) -> impl Iterator<Item = IpAddr> {
+    let mut others = others.iter().peekable();
+    these.iter().copied().filter(move |ip| {
+        while others.next_if(|other| *other < ip).is_some() {}
+        others.peek() != Some(&ip)
+    })
 }
 
 /// Takes one listing of `ip` away; says whether another one remains.

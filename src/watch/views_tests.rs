@@ -25,7 +25,7 @@ fn last(ip: IpAddr) -> u8 {
     }
 }
 
-fn ips(numbers: &[u8]) -> HashSet<IpAddr> {
+fn ips(numbers: &[u8]) -> Vec<IpAddr> {
     numbers.iter().map(|number| IpAddr::V4(Ipv4Addr::new(10, 244, 0, *number))).collect()
 }
 
@@ -82,4 +82,29 @@ fn a_replaced_endpoint_is_removed_and_added() {
     assert_eq!(events, [("added", 1, "a".to_owned(), true), ("removed", 1, "a".to_owned(), false)]);
     let (events, _) = heard(|sink| views.replaced(Source::Admin, "a", IpAddr::from([10, 244, 0, 9]), sink));
     assert!(events.is_empty(), "an endpoint that the cluster does not list cannot be replaced");
+}
+
+#[test]
+fn order_and_repetition_are_no_change() {
+    let mut views = Views::default();
+    heard(|sink| views.update(Source::Validator, "a", ips(&[3, 1, 2, 1]), sink));
+    let (events, _) = heard(|sink| views.update(Source::Validator, "a", ips(&[2, 2, 1, 3]), sink));
+    assert!(events.is_empty(), "several ports of one pod, in whatever order, are one endpoint");
+    let (_, change) = heard(|sink| views.update(Source::Validator, "a", ips(&[9, 2, 0]), sink));
+    assert_eq!(change, (2, 2));
+}
+
+#[test]
+fn a_cluster_that_envoy_removed_takes_its_resource_away_unless_another_reads_it() {
+    let mut views = Views::default();
+    views.name("a", "shared");
+    views.name("b", "shared");
+    heard(|sink| views.update(Source::Validator, "shared", ips(&[1]), sink));
+    let mut sink = Heard::default();
+    assert_eq!(views.cluster_gone("a", &mut sink), None, "cluster b still reads it");
+    let gone = views.cluster_gone("b", &mut sink);
+    assert_eq!(gone, Some((Source::Validator, Change { added: 0, removed: 1 })));
+    assert_eq!(views.cluster_gone("b", &mut sink), None, "no second removal of what is gone");
+    heard(|sink| views.update(Source::Admin, "c", ips(&[1]), sink));
+    assert_eq!(views.cluster_gone("c", &mut sink), Some((Source::Admin, Change { added: 0, removed: 1 })));
 }

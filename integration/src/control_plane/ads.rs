@@ -23,6 +23,8 @@ pub(super) enum Outlet {
 pub(super) struct Stream {
     pub(super) id: u64,
     pub(super) node: String,
+    /// An EDS stream: it asks for endpoints only, for clusters with an EDS source of their own.
+    endpoints_only: bool,
     outlet: Outlet,
     /// As istiod: a new stream is sent everything, whatever versions the proxy says that it has.
     resend_on_reconnect: bool,
@@ -41,8 +43,13 @@ struct Subscription {
 // === impl Stream ===
 
 impl Stream {
-    pub(super) fn new(id: u64, outlet: Outlet, resend_on_reconnect: bool) -> Self {
-        Self { id, node: String::new(), outlet, resend_on_reconnect, types: HashMap::new() }
+    pub(super) fn new(id: u64, outlet: Outlet, endpoints_only: bool, resend_on_reconnect: bool) -> Self {
+        Self { id, node: String::new(), endpoints_only, outlet, resend_on_reconnect, types: HashMap::new() }
+    }
+
+    /// Whether it asks for these endpoints, on a stream of their own.
+    pub(super) fn follows(&self, name: &str) -> bool {
+        self.endpoints_only && self.types.get(ENDPOINT_TYPE).is_some_and(|subscription| subscription.wants(name))
     }
 
     pub(super) fn is_delta(&self) -> bool {
@@ -132,13 +139,19 @@ impl Stream {
 
     /// Whether the stream was sent all of `snapshot`, as far as a waypoint asks for it.
     pub(super) fn has_all(&self, snapshot: &Snapshot) -> bool {
-        let current = |type_url, resources: &BTreeMap<String, Resource>| {
-            self.types.get(type_url).is_some_and(|subscription| {
-                resources.iter().all(|(name, resource)| subscription.sent.get(name) == Some(&resource.changed_in))
-            })
+        let current = |type_url, wanted: &dyn Fn(&str) -> bool, resources: &BTreeMap<String, Resource>| {
+            let mut wanted = resources.iter().filter(|(name, _)| wanted(name)).peekable();
+            wanted.peek().is_none()
+                || self.types.get(type_url).is_some_and(|subscription| {
+                    wanted.all(|(name, resource)| subscription.sent.get(name) == Some(&resource.changed_in))
+                })
         };
-        current(CLUSTER_TYPE, &snapshot.clusters)
-            && (snapshot.assignments.is_empty() || current(ENDPOINT_TYPE, &snapshot.assignments))
+        if self.endpoints_only {
+            return current(ENDPOINT_TYPE, &|name| self.follows(name), &snapshot.assignments);
+        }
+        self.types.contains_key(CLUSTER_TYPE)
+            && current(CLUSTER_TYPE, &|_| true, &snapshot.clusters)
+            && current(ENDPOINT_TYPE, &|name| !snapshot.own_source.contains(name), &snapshot.assignments)
     }
 
     fn learn_node(&mut self, node: Option<envoy_types::pb::envoy::config::core::v3::Node>) {

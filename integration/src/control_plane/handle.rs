@@ -99,6 +99,15 @@ impl ControlPlane {
         self.change(|model| model.set_service(service));
     }
 
+    /// Sends a service's cluster with another configuration, and its endpoints again, as istiod does.
+    ///
+    /// # Errors
+    /// If there is no such cluster.
+    pub fn note(&self, cluster: &str, note: &str) -> Result<()> {
+        self.change(|model| model.edit_service(cluster, |service| note.clone_into(&mut service.note)))
+            .with_context(|| format!("no such cluster: {cluster}"))
+    }
+
     /// Takes a service away: its cluster (CDS) and its endpoints.
     ///
     /// # Errors
@@ -221,6 +230,13 @@ impl ControlPlane {
     /// Number of the latest push, from 1; 0 before the first. [`Self::restart`] begins anew.
     pub fn version(&self) -> u64 {
         self.shared.lock().snapshot.number
+    }
+
+    /// The bytes of a service's cluster and of its endpoints, as of the latest push.
+    pub fn resources(&self, cluster: &str) -> Option<(Vec<u8>, Vec<u8>)> {
+        let state = self.shared.lock();
+        let (clusters, assignments) = (&state.snapshot.clusters, &state.snapshot.assignments);
+        Some((clusters.get(cluster)?.body.value.clone(), assignments.get(cluster)?.body.value.clone()))
     }
 
     /// Every response since the start, oldest first.

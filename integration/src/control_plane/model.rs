@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
+use envoy_types::pb::envoy::config::core::v3::ConfigSource;
 use envoy_types::pb::google::protobuf::Any;
 
 /// The name that istiod gives to a waypoint's cluster of a service port, and to its EDS resource.
@@ -19,6 +20,11 @@ pub struct Service {
     pub port: u16,
     /// Its endpoints, in the order in which they are served.
     pub endpoints: Vec<Endpoint>,
+    /// The cluster's own `eds_config`, where it does not take its endpoints from the ADS stream; it must
+    /// lead to this control plane. As of the time when the service is first set.
+    pub eds_config: Option<ConfigSource>,
+    /// Anything, put into the cluster's metadata: another note is another configuration of the cluster.
+    pub note: String,
     /// Whether its endpoints speak HTTP/2 (h2c), as `appProtocol: http2` or `grpc` has it; else HTTP/1.1.
     pub http2: bool,
     /// The circuit breaker's limit on retries that run at once; none: no limit, as in Istio.
@@ -110,7 +116,20 @@ pub(super) struct Model {
 impl Service {
     /// A service on port 80.
     pub fn new(host: &str, endpoints: Vec<Endpoint>) -> Self {
-        Self { host: host.to_owned(), port: 80, endpoints, http2: false, max_retries: None }
+        Self {
+            host: host.to_owned(),
+            port: 80,
+            endpoints,
+            eds_config: None,
+            note: String::new(),
+            http2: false,
+            max_retries: None,
+        }
+    }
+
+    /// The same with an EDS source of its own.
+    pub fn eds_config(self, config: ConfigSource) -> Self {
+        Self { eds_config: Some(config), ..self }
     }
 
     /// The same with endpoints that speak HTTP/2.
@@ -208,6 +227,15 @@ impl Model {
     pub(super) fn edit_endpoints<T>(&mut self, cluster: &str, edit: impl FnOnce(&mut Vec<Endpoint>) -> T) -> Option<T> {
         let service = self.services.get_mut(cluster)?;
         let result = edit(&mut service.endpoints);
+        self.dirty_endpoints.insert(cluster.to_owned());
+        Some(result)
+    }
+
+    /// Runs `edit` on the service of `cluster`, which is sent again with its endpoints, since Envoy takes
+    /// up a changed cluster only with them; `None` if there is none.
+    pub(super) fn edit_service<T>(&mut self, cluster: &str, edit: impl FnOnce(&mut Service) -> T) -> Option<T> {
+        let result = edit(self.services.get_mut(cluster)?);
+        self.dirty_clusters.insert(cluster.to_owned());
         self.dirty_endpoints.insert(cluster.to_owned());
         Some(result)
     }

@@ -44,17 +44,20 @@ pub(super) fn cluster(service: &Service) -> Any {
         name: service.cluster_name(),
         cluster_discovery_type: Some(ClusterDiscoveryType::Type(DiscoveryType::Eds.into())),
         eds_cluster_config: Some(EdsClusterConfig {
-            eds_config: Some(ConfigSource {
+            eds_config: Some(service.eds_config.clone().unwrap_or_else(|| ConfigSource {
                 resource_api_version: ApiVersion::V3.into(),
                 initial_fetch_timeout: Some(Duration::default()),
                 config_source_specifier: Some(ConfigSourceSpecifier::Ads(AggregatedConfigSource::default())),
                 ..Default::default()
-            }),
+            })),
             service_name: service.cluster_name(),
         }),
         connect_timeout: Some(Duration { seconds: 10, nanos: 0 }),
         circuit_breakers: Some(limits(service.max_retries)),
-        metadata: Some(metadata([(ISTIO, fields([("services", service_list(&service.host))]))])),
+        metadata: Some(metadata([(
+            ISTIO,
+            fields([("services", service_list(&service.host)), ("note", string(service.note.clone()))]),
+        )])),
         transport_socket: tunnels.then(internal_upstream),
         typed_extension_protocol_options: service.http2.then(http2_options).into_iter().collect(),
         ..Default::default()

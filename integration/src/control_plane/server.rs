@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use anyhow::{Context, Result};
 use envoy_types::pb::envoy::service::discovery::v3 as xds;
 use envoy_types::pb::envoy::service::discovery::v3::aggregated_discovery_service_server as ads_server;
+use envoy_types::pb::envoy::service::endpoint::v3::endpoint_discovery_service_server as eds_server;
 use futures::StreamExt;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -17,7 +18,7 @@ use super::ads::{Outlet, Stream};
 use super::handle::Params;
 use super::ledger::Ledger;
 use super::model::Model;
-use super::snapshot::Snapshot;
+use super::snapshot::{ENDPOINT_TYPE, Snapshot};
 use crate::netns::Netns;
 
 /// A listening server; dropping `stop` ends it.
@@ -50,6 +51,8 @@ pub(super) struct State {
     pub(super) last_change: Option<Instant>,
 }
 
+type Responses<T> = UnboundedReceiverStream<Result<T, Status>>;
+
 #[derive(Clone, Debug)]
 struct Ads(Arc<Shared>);
 
@@ -62,6 +65,7 @@ impl State {
                 .streams
                 .iter()
                 .all(|stream| stream.has_all(&self.snapshot) && !self.ledger.is_outstanding(stream.id))
+            && self.snapshot.own_source.iter().all(|name| self.streams.iter().any(|stream| stream.follows(name)))
     }
 }
 
@@ -99,14 +103,14 @@ impl Shared {
         self.tick();
     }
 
-    fn open(&self, outlet: Outlet) -> Result<u64, Status> {
+    fn open(&self, outlet: Outlet, endpoints_only: bool) -> Result<u64, Status> {
         let mut state = self.lock();
         if !state.accepting {
             return Err(Status::unavailable("the control plane is going away"));
         }
         state.next_stream += 1;
         let id = state.next_stream;
-        let stream = Stream::new(id, outlet, self.params.resend_on_reconnect);
+        let stream = Stream::new(id, outlet, endpoints_only, self.params.resend_on_reconnect);
         state.streams.push(stream);
         Ok(id)
     }
@@ -134,21 +138,18 @@ impl Shared {
 
 // === impl Ads ===
 
-#[tonic::async_trait]
-impl ads_server::AggregatedDiscoveryService for Ads {
-    type StreamAggregatedResourcesStream = UnboundedReceiverStream<Result<xds::DiscoveryResponse, Status>>;
-    type DeltaAggregatedResourcesStream = UnboundedReceiverStream<Result<xds::DeltaDiscoveryResponse, Status>>;
-
-    async fn stream_aggregated_resources(
+impl Ads {
+    fn sotw(
         &self,
-        request: Request<Streaming<xds::DiscoveryRequest>>,
-    ) -> Result<Response<Self::StreamAggregatedResourcesStream>, Status> {
+        mut requests: Streaming<xds::DiscoveryRequest>,
+        endpoints_only: bool,
+    ) -> Result<Response<Responses<xds::DiscoveryResponse>>, Status> {
         let (sender, receiver) = mpsc::unbounded_channel();
-        let id = self.0.open(Outlet::Sotw(sender))?;
+        let id = self.0.open(Outlet::Sotw(sender), endpoints_only)?;
         let shared = Arc::clone(&self.0);
-        let mut requests = request.into_inner();
         tokio::spawn(async move {
-            while let Some(Ok(request)) = requests.next().await {
+            while let Some(Ok(mut request)) = requests.next().await {
+                name_type(&mut request.type_url, endpoints_only);
                 shared.on_request(id, |stream, snapshot, ledger| {
                     stream.on_sotw(request, snapshot, ledger);
                 });
@@ -158,16 +159,17 @@ impl ads_server::AggregatedDiscoveryService for Ads {
         Ok(Response::new(UnboundedReceiverStream::new(receiver)))
     }
 
-    async fn delta_aggregated_resources(
+    fn delta(
         &self,
-        request: Request<Streaming<xds::DeltaDiscoveryRequest>>,
-    ) -> Result<Response<Self::DeltaAggregatedResourcesStream>, Status> {
+        mut requests: Streaming<xds::DeltaDiscoveryRequest>,
+        endpoints_only: bool,
+    ) -> Result<Response<Responses<xds::DeltaDiscoveryResponse>>, Status> {
         let (sender, receiver) = mpsc::unbounded_channel();
-        let id = self.0.open(Outlet::Delta(sender))?;
+        let id = self.0.open(Outlet::Delta(sender), endpoints_only)?;
         let shared = Arc::clone(&self.0);
-        let mut requests = request.into_inner();
         tokio::spawn(async move {
-            while let Some(Ok(request)) = requests.next().await {
+            while let Some(Ok(mut request)) = requests.next().await {
+                name_type(&mut request.type_url, endpoints_only);
                 shared.on_request(id, |stream, snapshot, ledger| {
                     stream.on_delta(request, snapshot, ledger);
                 });
@@ -175,6 +177,60 @@ impl ads_server::AggregatedDiscoveryService for Ads {
             shared.close(id);
         });
         Ok(Response::new(UnboundedReceiverStream::new(receiver)))
+    }
+}
+
+/// On a stream for one type its URL may be left out.
+fn name_type(type_url: &mut String, endpoints_only: bool) {
+    if endpoints_only && type_url.is_empty() {
+        ENDPOINT_TYPE.clone_into(type_url);
+    }
+}
+
+#[tonic::async_trait]
+impl ads_server::AggregatedDiscoveryService for Ads {
+    type StreamAggregatedResourcesStream = Responses<xds::DiscoveryResponse>;
+    type DeltaAggregatedResourcesStream = Responses<xds::DeltaDiscoveryResponse>;
+
+    async fn stream_aggregated_resources(
+        &self,
+        request: Request<Streaming<xds::DiscoveryRequest>>,
+    ) -> Result<Response<Self::StreamAggregatedResourcesStream>, Status> {
+        self.sotw(request.into_inner(), false)
+    }
+
+    async fn delta_aggregated_resources(
+        &self,
+        request: Request<Streaming<xds::DeltaDiscoveryRequest>>,
+    ) -> Result<Response<Self::DeltaAggregatedResourcesStream>, Status> {
+        self.delta(request.into_inner(), false)
+    }
+}
+
+#[tonic::async_trait]
+impl eds_server::EndpointDiscoveryService for Ads {
+    type StreamEndpointsStream = Responses<xds::DiscoveryResponse>;
+    type DeltaEndpointsStream = Responses<xds::DeltaDiscoveryResponse>;
+
+    async fn stream_endpoints(
+        &self,
+        request: Request<Streaming<xds::DiscoveryRequest>>,
+    ) -> Result<Response<Self::StreamEndpointsStream>, Status> {
+        self.sotw(request.into_inner(), true)
+    }
+
+    async fn delta_endpoints(
+        &self,
+        request: Request<Streaming<xds::DeltaDiscoveryRequest>>,
+    ) -> Result<Response<Self::DeltaEndpointsStream>, Status> {
+        self.delta(request.into_inner(), true)
+    }
+
+    async fn fetch_endpoints(
+        &self,
+        _request: Request<xds::DiscoveryRequest>,
+    ) -> Result<Response<xds::DiscoveryResponse>, Status> {
+        Err(Status::unimplemented("endpoints are streamed"))
     }
 }
 
@@ -189,14 +245,13 @@ pub(super) fn serve(shared: &Arc<Shared>, netns: &Netns, addr: SocketAddr) -> Re
         }
     });
     let (stop, stopped) = oneshot::channel::<()>();
-    let service = ads_server::AggregatedDiscoveryServiceServer::new(Ads(Arc::clone(shared)));
+    let aggregated = ads_server::AggregatedDiscoveryServiceServer::new(Ads(Arc::clone(shared)));
+    let endpoints = eds_server::EndpointDiscoveryServiceServer::new(Ads(Arc::clone(shared)));
     let task = tokio::spawn(async move {
-        let server = tonic::transport::Server::builder().add_service(service).serve_with_incoming_shutdown(
-            incoming,
-            async move {
-                let _ = stopped.await;
-            },
-        );
+        let services = tonic::transport::Server::builder().add_service(aggregated).add_service(endpoints);
+        let server = services.serve_with_incoming_shutdown(incoming, async move {
+            let _ = stopped.await;
+        });
         // An error here closes the port, which the next waiter reports with what it waited for.
         let _ = server.await;
     });

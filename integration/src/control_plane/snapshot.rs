@@ -32,6 +32,8 @@ pub(super) struct Snapshot {
     pub(super) assignments: BTreeMap<String, Resource>,
     /// Clusters whose endpoints are being withheld: asking for them stays without an answer.
     pub(super) withheld: BTreeSet<String>,
+    /// Clusters that do not ask for their endpoints on the ADS stream.
+    pub(super) own_source: BTreeSet<String>,
 }
 
 // === impl Snapshot ===
@@ -60,6 +62,8 @@ impl Snapshot {
             next.put(ENDPOINT_TYPE, name, body);
         }
         next.withheld.clone_from(&model.withheld);
+        let own = model.services.iter().filter(|(_, service)| service.eds_config.is_some());
+        next.own_source = own.map(|(name, _)| name.clone()).collect();
         next
     }
 

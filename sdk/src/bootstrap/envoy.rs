@@ -3,9 +3,6 @@
 use std::ffi::c_void;
 use std::panic::resume_unwind;
 use std::ptr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, Ordering};
-use std::thread::{self, ThreadId};
 
 use super::timer::{EnvoyBootstrapExtensionTimer, Timer};
 use crate::abi::{
@@ -97,20 +94,9 @@ pub trait EnvoyBootstrapExtension {
     /// Visits all counters until the visitor says `false`. The visitor must only collect: it may
     /// run under a lock of the stats store.
     fn iterate_counters(&self, callback: &mut dyn FnMut(&str, u64) -> bool) {}
-    /// A handle on the same stats that may be kept, for the hooks of the configuration: they get no
-    /// extension. Main thread only, while the extension lives; else it answers as if there were no
-    /// stats. (Not in the official crate.)
-    fn stats_handle(&self) -> Box<dyn EnvoyBootstrapExtension + Send + Sync> {
-        Box::new(NoStats)
-    }
     /// Visits all gauges, as above.
     fn iterate_gauges(&self, callback: &mut dyn FnMut(&str, u64) -> bool) {}
 }
-
-/// Stats of no server.
-struct NoStats;
-
-impl EnvoyBootstrapExtension for NoStats {}
 
 /// The real configuration.
 pub(crate) struct EnvoyBootstrapExtensionConfigImpl {
@@ -120,12 +106,6 @@ pub(crate) struct EnvoyBootstrapExtensionConfigImpl {
 /// The real extension.
 pub(crate) struct EnvoyBootstrapExtensionImpl<'a> {
     handle: &'a Handle,
-}
-
-/// A kept handle: the extension's pointer, null once it is gone, and the thread that may use it.
-struct StatsHandle {
-    shared: Arc<AtomicPtr<c_void>>,
-    thread: ThreadId,
 }
 
 /// A visitor, whether it has had enough, and the panic that it ended with: no panic may cross Envoy's frames.
@@ -220,60 +200,25 @@ impl<'a> EnvoyBootstrapExtensionImpl<'a> {
     }
 }
 
-/// The stats methods, for every type with a `raw`.
-macro_rules! stats {
-    () => {
+impl EnvoyBootstrapExtension for EnvoyBootstrapExtensionImpl<'_> {
     fn get_counter_value(&self, name: &str) -> Option<u64> {
         let mut value = 0;
-        ask!(self, bootstrap_extension_get_counter_value(name.into(), &raw mut value) or false)
-            .then_some(value)
+        ask!(self, bootstrap_extension_get_counter_value(name.into(), &raw mut value) or false).then_some(value)
     }
     fn get_gauge_value(&self, name: &str) -> Option<u64> {
         let mut value = 0;
-        ask!(self, bootstrap_extension_get_gauge_value(name.into(), &raw mut value) or false)
-            .then_some(value)
+        ask!(self, bootstrap_extension_get_gauge_value(name.into(), &raw mut value) or false).then_some(value)
     }
     fn get_histogram_summary(&self, name: &str) -> Option<(u64, f64)> {
         let (mut count, mut sum) = (0, 0.0);
-        ask!(self, bootstrap_extension_get_histogram_summary(name.into(), &raw mut count, &raw mut sum) or false).then_some((count, sum))
+        ask!(self, bootstrap_extension_get_histogram_summary(name.into(), &raw mut count, &raw mut sum) or false)
+            .then_some((count, sum))
     }
     fn iterate_counters(&self, callback: &mut dyn FnMut(&str, u64) -> bool) {
-        visit(
-            callback,
-            |visitor, user| ask!(self, bootstrap_extension_iterate_counters(visitor, user) or ()),
-        );
+        visit(callback, |visitor, user| ask!(self, bootstrap_extension_iterate_counters(visitor, user) or ()));
     }
     fn iterate_gauges(&self, callback: &mut dyn FnMut(&str, u64) -> bool) {
-        visit(
-            callback,
-            |visitor, user| ask!(self, bootstrap_extension_iterate_gauges(visitor, user) or ()),
-        );
-    }
-    };
-}
-
-impl EnvoyBootstrapExtension for EnvoyBootstrapExtensionImpl<'_> {
-    stats!();
-
-    fn stats_handle(&self) -> Box<dyn EnvoyBootstrapExtension + Send + Sync> {
-        Box::new(StatsHandle { shared: self.handle.share(), thread: thread::current().id() })
-    }
-}
-
-// === impl StatsHandle ===
-
-impl StatsHandle {
-    /// Null, and so no stats, on a foreign thread and after the extension's end.
-    fn raw(&self) -> *mut c_void {
-        if thread::current().id() == self.thread { self.shared.load(Ordering::Relaxed) } else { ptr::null_mut() }
-    }
-}
-
-impl EnvoyBootstrapExtension for StatsHandle {
-    stats!();
-
-    fn stats_handle(&self) -> Box<dyn EnvoyBootstrapExtension + Send + Sync> {
-        Box::new(Self { shared: Arc::clone(&self.shared), thread: self.thread })
+        visit(callback, |visitor, user| ask!(self, bootstrap_extension_iterate_gauges(visitor, user) or ()));
     }
 }
 

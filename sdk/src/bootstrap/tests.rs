@@ -5,7 +5,6 @@
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::ptr;
-use std::sync::Mutex;
 
 use super::exported::*;
 use super::*;
@@ -28,7 +27,6 @@ enum Shutdown {
 
 struct Config {
     shutdown: Shutdown,
-    stats: Mutex<Option<Box<dyn EnvoyBootstrapExtension + Send + Sync>>>,
     _timer: Box<dyn EnvoyBootstrapExtensionTimer>,
     _scheduler: Box<dyn EnvoyBootstrapExtensionConfigScheduler>,
 }
@@ -47,21 +45,12 @@ fn new_config(
         _ => Shutdown::Done,
     };
     let (timer, scheduler) = (envoy.new_timer(), envoy.new_scheduler());
-    Some(Box::new(Config { shutdown, stats: Mutex::default(), _timer: timer, _scheduler: scheduler }))
+    Some(Box::new(Config { shutdown, _timer: timer, _scheduler: scheduler }))
 }
 
 impl BootstrapExtensionConfig for Config {
-    fn new_bootstrap_extension(&self, envoy: &mut dyn EnvoyBootstrapExtension) -> Box<dyn BootstrapExtension> {
-        *self.stats.lock().unwrap() = Some(envoy.stats_handle());
+    fn new_bootstrap_extension(&self, _envoy: &mut dyn EnvoyBootstrapExtension) -> Box<dyn BootstrapExtension> {
         Box::new(Extension(self.shutdown))
-    }
-
-    fn on_scheduled(&self, _envoy: &mut dyn EnvoyBootstrapExtensionConfig, _event_id: u64) {
-        let stats = self.stats.lock().unwrap();
-        let stats = stats.as_ref().unwrap();
-        let here = stats.get_gauge_value("up");
-        let elsewhere = std::thread::scope(|scope| scope.spawn(|| stats.get_gauge_value("up")).join().unwrap());
-        with_fake(|fake| fake.admin_body = format!("{here:?} {elsewhere:?}"));
     }
 
     fn on_timer_fired(&self, _envoy: &mut dyn EnvoyBootstrapExtensionConfig, timer: &dyn EnvoyBootstrapExtensionTimer) {
@@ -185,19 +174,4 @@ fn a_visitor_that_stops_is_left_alone_even_if_envoy_goes_on() {
     unsafe { envoy_dynamic_module_on_bootstrap_extension_server_initialized(ENVOY, extension) };
     assert_eq!(with_fake(|fake| fake.admin_body.clone()), "seen 2");
     assert!(crate::panics_caught() > before, "a visitor's panic must surface in the hook, not in Envoy");
-}
-
-#[test]
-fn a_stats_handle_works_on_its_thread_until_the_extension_is_gone() {
-    let (config, extension) = extension(b"");
-    with_fake(|fake| fake.gauges.insert("up".into(), 1));
-    // SAFETY: alive.
-    unsafe { envoy_dynamic_module_on_bootstrap_extension_config_scheduled(ENVOY, config, 1) };
-    assert_eq!(with_fake(|fake| fake.admin_body.clone()), "Some(1) None");
-    // SAFETY: the extension ends before its configuration, as in Envoy.
-    unsafe {
-        envoy_dynamic_module_on_bootstrap_extension_destroy(extension);
-        envoy_dynamic_module_on_bootstrap_extension_config_scheduled(ENVOY, config, 1);
-    }
-    assert_eq!(with_fake(|fake| fake.admin_body.clone()), "None None");
 }

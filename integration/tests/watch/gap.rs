@@ -1,0 +1,146 @@
+//! Times without a control plane.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use lab::{
+    bootstrap::{Bootstrap, ExtensionPoint},
+    control_plane::Protocol,
+    mesh::{ECHO, Mesh, Setup, WITHIN},
+    pod::Pod,
+};
+use serde_json::json;
+
+use crate::support::{FEEDS, Feed, ip, page, removed, seen, wait_seen};
+
+fn suspicious(bootstrap: Bootstrap) -> anyhow::Result<Bootstrap> {
+    bootstrap
+        .with_config_fields(ExtensionPoint::Status, &json!({ "suspect_after": "1s" }))?
+        .with_ads_backoff(Duration::from_millis(100), Duration::from_millis(500))
+}
+
+/// For the looks at the control plane the polls' call-outs are needed, also beside a validator.
+fn with_looks(feed: Feed) -> Setup {
+    let setup = feed.setup().bootstrap(suspicious);
+    match feed {
+        Feed::Validator(_) => setup.bootstrap(|bootstrap| crate::support::polls(bootstrap, &json!({}))),
+        Feed::Admin(_) => setup,
+    }
+}
+
+async fn two_pods(setup: Setup) -> (Mesh, Pod, Pod) {
+    let mesh = setup.start().await.unwrap();
+    let (one, two) = (mesh.pod("one", 1).await.unwrap(), mesh.pod("two", 2).await.unwrap());
+    mesh.list(ECHO, one.addr()).await.unwrap();
+    mesh.list(ECHO, two.addr()).await.unwrap();
+    for _ in 0..2 {
+        assert_eq!(mesh.get(ECHO, "/").await.unwrap().status, StatusCode::OK);
+    }
+    wait_connected(&mesh, true).await;
+    (mesh, one, two)
+}
+
+async fn wait_connected(mesh: &Mesh, connected: bool) {
+    let deadline = std::time::Instant::now() + WITHIN;
+    while page(mesh, "?limit=0").await["control_plane"]["connected"] != connected {
+        assert!(std::time::Instant::now() < deadline, "the control plane's connection is not seen as {connected}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outage_with_churn_behind_it_fences_everything_and_leads_to_the_right_set() {
+    for feed in FEEDS {
+        let (mesh, one, two) = two_pods(with_looks(feed)).await;
+        let before = seen(&mesh, ip(1)).await.generation;
+        mesh.control_plane.outage().await;
+        mesh.wait_stat("watch_suspected", |suspected| suspected >= 1).await.unwrap();
+        // Unseen: the first pod is replaced on its address, the second leaves, a third comes.
+        one.vanish().await.unwrap();
+        let successor = mesh.pod("successor", 1).await.unwrap();
+        mesh.control_plane.remove_endpoint(&lab::control_plane::cluster_name(ECHO, 80), two.addr()).unwrap();
+        let third = mesh.pod("third", 3).await.unwrap();
+        mesh.control_plane
+            .add_endpoint(
+                &lab::control_plane::cluster_name(ECHO, 80),
+                lab::control_plane::Endpoint::new(ip(3), third.addr().port()),
+            )
+            .unwrap();
+        mesh.control_plane.recover().await.unwrap();
+        mesh.acked().await.unwrap();
+        wait_connected(&mesh, true).await;
+        removed(&mesh, ip(2), 1).await;
+        mesh.wait_stat("watch_suspected", |suspected| suspected >= 2).await.unwrap();
+        wait_seen(&mesh, ip(1), |seen| seen.generation >= before).await;
+        // The inner connections are from before and break; whoever opens a tunnel now is on a new connection.
+        let mut pods = Vec::new();
+        for _ in 0..6 {
+            let reply = mesh.post(ECHO, "/order").await.unwrap();
+            pods.push(reply.pod().map(str::to_owned).unwrap_or_else(|| reply.status.to_string()));
+        }
+        assert!(pods.iter().any(|pod| pod == "successor"), "{feed:?}: {pods:?}");
+        assert!(pods.iter().any(|pod| pod == "third"), "{feed:?}: {pods:?}");
+        assert!(!pods.iter().any(|pod| pod == "two" || pod == "one"), "{feed:?}: {pods:?}");
+        assert!(seen(&mesh, ip(1)).await.generation > before, "{feed:?}");
+        assert_eq!(
+            successor.ztunnel().unwrap().connections().log().len(),
+            1,
+            "{feed:?}: the successor saw one new outer connection"
+        );
+        // Neither the next update nor the next look fences once more.
+        mesh.unlist(ECHO, third.addr()).await.unwrap();
+        removed(&mesh, ip(3), 1).await;
+        assert_eq!(mesh.stat("watch_suspected").await.unwrap(), 2, "{feed:?}: once in the gap, once at its end");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_short_outage_and_a_restart_of_the_control_plane_fence_nothing() {
+    for protocol in [Protocol::Delta, Protocol::Sotw] {
+        let setup = with_looks(Feed::Validator(protocol)).bootstrap(|bootstrap| {
+            bootstrap.with_config_fields(ExtensionPoint::Status, &json!({ "suspect_after": "20s" }))
+        });
+        let (mesh, one, two) = two_pods(setup).await;
+        let handshakes = |pod: &Pod| pod.ztunnel().unwrap().connections().log().len();
+        let before = (handshakes(&one), handshakes(&two));
+        mesh.control_plane.restart().await.unwrap();
+        mesh.acked().await.unwrap();
+        mesh.control_plane.outage().await;
+        mesh.control_plane.recover().await.unwrap();
+        mesh.acked().await.unwrap();
+        for _ in 0..6 {
+            assert_eq!(mesh.post(ECHO, "/order").await.unwrap().status, StatusCode::OK);
+        }
+        assert_eq!((handshakes(&one), handshakes(&two)), before, "{protocol:?}: the same set again is no news");
+        let page = page(&mesh, "").await;
+        assert_eq!(page["watch"]["validator"]["removed"], 0, "{protocol:?}: {page:#}");
+        assert_eq!(page["control_plane"]["suspected"], 0, "{protocol:?}: {page:#}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_gauge_an_outage_is_not_seen_and_that_is_said_once() {
+    let setup = with_looks(FEEDS[0]).bootstrap(|bootstrap| {
+        let inclusion = json!({ "stats_matcher": { "inclusion_list": { "patterns": [
+            { "prefix": "cluster" }, { "prefix": "dynamicmodulescustom" }, { "prefix": "listener" } ] } } });
+        bootstrap.patch("/stats_config", inclusion)
+    });
+    let mesh = setup.start().await.unwrap();
+    let said = || mesh.envoy.log().unwrap().matches("there is no gauge control_plane.connected_state").count();
+    let deadline = std::time::Instant::now() + WITHIN;
+    while said() == 0 {
+        assert!(std::time::Instant::now() < deadline, "nothing is said: {}", mesh.envoy.log_tail());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // Several looks later.
+    let polls = crate::support::polled(&mesh).await;
+    mesh.envoy
+        .admin()
+        .wait_for_stat("cluster.prometheus_stats.upstream_rq_total", WITHIN, |sent| sent > polls + 6)
+        .await
+        .unwrap();
+    assert_eq!(said(), 1, "once is enough");
+    assert_eq!(page(&mesh, "").await["control_plane"]["connected"], json!(null));
+    mesh.control_plane.outage().await;
+    mesh.envoy.assert_alive().unwrap();
+}

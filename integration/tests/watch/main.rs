@@ -1,0 +1,11 @@
+//! What `watch` sees of endpoints that leave, from both of its sources, on real Envoys.
+
+mod both;
+mod clusters;
+mod decoder;
+mod fake_admin;
+mod gap;
+mod order;
+mod scenes;
+mod shapes;
+mod support;
