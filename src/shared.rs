@@ -30,9 +30,21 @@ pub(crate) struct Shared {
     pub(crate) suspected: AtomicU64,
     /// What is known of the control plane's connection.
     pub(crate) control_plane: ControlPlane,
-    /// The control plane is away: the validator fences once more with its first update.
+    /// The control plane has been away for long, and what it has to say since was not seen yet.
     resync: AtomicBool,
+    endpoints_at: Mutex<Option<Instant>>,
     views: Mutex<Views>,
+}
+
+/// What a source has to say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum News {
+    /// The validator: endpoints that Envoy is about to apply.
+    Endpoints,
+    /// The validator: clusters that Envoy is about to apply.
+    Clusters,
+    /// A poll: what Envoy has applied.
+    Poll,
 }
 
 /// What is known of the control plane's connection, for the admin page.
@@ -45,9 +57,11 @@ pub(crate) struct ControlPlane {
 }
 
 /// Tells the main thread, from any other, that a poll may be worth its cost now: a pool has closed
-/// the inner connection of a tunnel, as it does when the endpoint leaves.
+/// the inner connection of a tunnel, as it does when the endpoint leaves. Pools also do so in everyday
+/// traffic, so a hint wakes the main thread once for each poll, and only while polls are needed.
 #[derive(Default)]
 pub(crate) struct Hint {
+    wanted: AtomicBool,
     raised: AtomicBool,
     wake: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
 }
@@ -67,6 +81,7 @@ static SHARED: LazyLock<Shared> = LazyLock::new(|| Shared {
     suspected: AtomicU64::new(0),
     control_plane: ControlPlane { seen: AtomicBool::new(false), connected: AtomicBool::new(false) },
     resync: AtomicBool::new(false),
+    endpoints_at: Mutex::new(None),
     views: Mutex::default(),
 });
 
@@ -80,17 +95,21 @@ pub(crate) fn shared() -> &'static Shared {
 
 impl Shared {
     /// Applies what a source says to the listings and to the registry, and counts it. Main thread.
-    pub(crate) fn watch(
-        &self,
-        source: Source,
-        apply: impl FnOnce(&mut Views, &mut ToEndpoints<'_>) -> Change,
-    ) -> Change {
-        if source == Source::Validator && self.resync.swap(false, Ordering::AcqRel) {
-            self.fence_all();
-        }
+    /// `apply` runs under the lock of the listings: no call into Envoy from there.
+    pub(crate) fn watch(&self, news: News, apply: impl FnOnce(&mut Views, &mut ToEndpoints<'_>) -> Change) -> Change {
+        // The first endpoints after a gap may list replacements as if nothing had happened. Clusters come
+        // before them and say nothing of that.
         let now = Instant::now();
+        if news == News::Endpoints {
+            *self.endpoints_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+            self.resync();
+        }
         let change = apply(&mut self.views(), &mut ToEndpoints { endpoints: &self.endpoints, now });
-        self.stats(source).count(change, now);
+        self.stats(news.source()).count(change, now);
+        // A poll follows what Envoy has applied: a change while the control plane is there is its word.
+        if news == News::Poll && change != Change::default() && self.control_plane.connected.load(Ordering::Relaxed) {
+            self.resync();
+        }
         change
     }
 
@@ -106,23 +125,35 @@ impl Shared {
         }
     }
 
+    /// When the validator last saw endpoints. Main thread.
+    pub(crate) fn endpoints_at(&self) -> Option<Instant> {
+        *self.endpoints_at.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the validator speaks for every EDS cluster that it was told of. Main thread.
+    pub(crate) fn is_covered(&self) -> bool {
+        self.views().is_covered()
+    }
+
     /// The control plane has been away for so long that endpoints may have changed unseen: fences every
-    /// one now, and once more with the next update, which may list replacements as if nothing had
-    /// happened. Main thread.
+    /// one now, and once more with what it says when it is back, which may list replacements as if
+    /// nothing had happened. Main thread.
     pub(crate) fn suspect(&self) {
-        self.resync.store(true, Ordering::Release);
+        self.resync.store(true, Ordering::Relaxed);
         self.fence_all();
     }
 
-    /// The control plane is back; it was last seen at `since`. Fences every endpoint, unless the update
-    /// that came with it has done so. Main thread.
-    pub(crate) fn reconnected(&self, suspected: bool, since: Instant) {
-        if suspected && !self.resync.load(Ordering::Acquire) {
-            return;
+    /// The control plane is back. Fences every endpoint, unless what it said has done so. Main thread.
+    pub(crate) fn reconnected(&self, suspected: bool) {
+        if self.resync.swap(false, Ordering::Relaxed) || !suspected {
+            self.fence_all();
         }
-        let answered = self.validator.updated_at().is_none_or(|at| at > since);
-        self.resync.store(!answered, Ordering::Release);
-        self.fence_all();
+    }
+
+    fn resync(&self) {
+        if self.resync.swap(false, Ordering::Relaxed) {
+            self.fence_all();
+        }
     }
 
     fn fence_all(&self) {
@@ -148,17 +179,33 @@ impl Shared {
     }
 }
 
+// === impl News ===
+
+impl News {
+    const fn source(self) -> Source {
+        match self {
+            Self::Endpoints | Self::Clusters => Source::Validator,
+            Self::Poll => Source::Admin,
+        }
+    }
+}
+
 // === impl Hint ===
 
 impl Hint {
+    /// Whether hints are of use now.
+    pub(crate) fn want(&self, wanted: bool) {
+        self.wanted.store(wanted, Ordering::Relaxed);
+    }
+
     /// Sets what wakes the main thread; called on the raising thread.
     pub(crate) fn connect(&self, wake: Option<Arc<dyn Fn() + Send + Sync>>) {
         *self.wake.lock().unwrap_or_else(PoisonError::into_inner) = wake;
     }
 
-    /// Wakes the main thread, unless it was woken and has not looked yet.
+    /// Wakes the main thread, unless it was woken since the last poll began.
     pub(crate) fn raise(&self) {
-        if self.raised.swap(true, Ordering::AcqRel) {
+        if !self.wanted.load(Ordering::Relaxed) || self.raised.swap(true, Ordering::AcqRel) {
             return;
         }
         // Cloned out, so that no lock is held across the call into Envoy.
@@ -168,9 +215,9 @@ impl Hint {
         }
     }
 
-    /// The main thread looks: hints from now on wake it again.
-    pub(crate) fn take(&self) -> bool {
-        self.raised.swap(false, Ordering::AcqRel)
+    /// A poll begins: hints from now on are news.
+    pub(crate) fn rearm(&self) {
+        self.raised.store(false, Ordering::Release);
     }
 }
 
@@ -183,5 +230,32 @@ impl Sink for ToEndpoints<'_> {
 
     fn removed(&mut self, ip: IpAddr, cluster: &str, still_listed: bool) {
         self.endpoints.removed(ip, Cluster::named(cluster), still_listed, self.now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    #[test]
+    fn hints_wake_once_for_each_poll_and_only_while_they_are_wanted() {
+        let (hint, woken) = (Hint::default(), Arc::new(AtomicUsize::new(0)));
+        let counter = Arc::clone(&woken);
+        hint.connect(Some(Arc::new(move || {
+            counter.fetch_add(1, Ordering::Relaxed);
+        })));
+        let raise_thrice = || {
+            for _ in 0..3 {
+                hint.raise();
+            }
+            woken.load(Ordering::Relaxed)
+        };
+        assert_eq!(raise_thrice(), 0, "nobody polls");
+        hint.want(true);
+        assert_eq!(raise_thrice(), 1);
+        hint.rearm();
+        assert_eq!(raise_thrice(), 2);
     }
 }

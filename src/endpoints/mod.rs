@@ -250,12 +250,21 @@ impl Endpoints {
         Some((closed, now.saturating_duration_since(at)))
     }
 
-    /// What is known of every endpoint, most recently used first within a shard, at most `limit`.
+    /// What is known of every endpoint, most recently used first within a shard, at most `limit`, of
+    /// each shard its share.
     #[must_use]
     pub fn views(&self, limit: usize, now: Instant) -> Vec<EndpointView> {
+        let mut sizes: Vec<usize> = self.each_shard().map(|shard| shard.entries.len()).collect();
+        sizes.sort_unstable();
+        // Shards that have less than an equal share leave the rest of it to the others.
+        let (mut room, mut share) = (limit, 0);
+        for (index, size) in sizes.iter().enumerate() {
+            share = share.max(room.div_ceil(sizes.len() - index));
+            room = room.saturating_sub(share.min(*size));
+        }
         let mut views = Vec::new();
         for shard in self.each_shard() {
-            let room = limit.saturating_sub(views.len());
+            let room = share.min(limit.saturating_sub(views.len()));
             views.extend(shard.entries.iter().take(room).map(|(ip, entry)| entry.view(*ip, now)));
         }
         views

@@ -1,9 +1,6 @@
 //! What the filter asks Envoy for: a request's headers, its route, its endpoint.
 
-use std::{
-    net::{IpAddr, SocketAddr},
-    sync::Arc,
-};
+use std::{net::IpAddr, sync::Arc};
 
 use envoy_proxy_dynamic_modules_rust_sdk::{
     EnvoyHttpFilter,
@@ -11,7 +8,10 @@ use envoy_proxy_dynamic_modules_rust_sdk::{
 };
 
 use super::{request::Headers, steer, worker::Loaded};
-use crate::metadata;
+use crate::{
+    metadata,
+    watch::{ORIGINAL_DST, ip},
+};
 
 /// Envoy's request headers.
 pub(super) struct RequestHeaders<'a, E>(pub(super) &'a E);
@@ -47,11 +47,8 @@ pub(super) fn route_retries(envoy: &impl EnvoyHttpFilter) -> Option<u32> {
 /// The endpoint of the last attempt. Behind a waypoint the host is an internal listener, whose endpoint
 /// metadata names the pod; elsewhere it is the host's own address.
 pub(super) fn upstream(envoy: &impl EnvoyHttpFilter) -> Option<IpAddr> {
-    let parse = |bytes: &[u8]| {
-        let text = std::str::from_utf8(bytes).ok()?;
-        text.parse::<SocketAddr>().map(|address| address.ip()).or_else(|_| text.parse()).ok()
-    };
-    let tunnelled = envoy.get_metadata_string(Source::Host, "envoy.filters.listener.original_dst", "local");
+    let parse = |bytes: &[u8]| ip(std::str::from_utf8(bytes).ok()?);
+    let tunnelled = envoy.get_metadata_string(Source::Host, ORIGINAL_DST, "local");
     tunnelled.and_then(|address| parse(address.as_slice())).or_else(|| {
         envoy.get_attribute_string(Attribute::UpstreamAddress).and_then(|address| parse(address.as_slice()))
     })

@@ -3,30 +3,38 @@
 //! Envoy tells a dynamic module of it by a gauge only, and lets a bootstrap extension read gauges only
 //! in the hooks of the server's life. So the module asks the admin endpoint, for gauges alone.
 
-use std::{sync::Once, sync::atomic::Ordering, time::Instant};
+use std::{
+    sync::{Once, atomic::Ordering},
+    time::{Duration, Instant},
+};
 
-use envoy_proxy_dynamic_modules_rust_sdk::{EnvoyBuffer, envoy_log_info, envoy_log_warn};
+use envoy_proxy_dynamic_modules_rust_sdk::{EnvoyBuffer, envoy_log_warn};
 
 use crate::{
     shared::shared,
-    watch::gap::{Gap, Look},
+    watch::gap::{Gap, Look, Sight},
 };
 
 /// The gauge, asked for alone and only if it was set.
 pub(super) const PATH: &[u8] = b"/stats?filter=%5Econtrol_plane%5C.connected_state%24&usedonly&type=Gauges";
+
+/// The pause between looks while they tell nothing: no gauge, or no answer.
+const BLIND: Duration = Duration::from_secs(60);
 
 /// The looks' state. Main thread.
 pub(super) struct Connection {
     gap: Gap,
     next: Instant,
     in_flight: bool,
+    /// Looks that told nothing since the last one that did.
+    blind: u32,
 }
 
 // === impl Connection ===
 
 impl Connection {
     pub(super) fn new(gap: Gap, now: Instant) -> Self {
-        Self { gap, next: now, in_flight: false }
+        Self { gap, next: now, in_flight: false, blind: 0 }
     }
 
     /// Whether to look now; if so, the look counts as in flight.
@@ -40,8 +48,17 @@ impl Connection {
     }
 
     /// The look in flight failed: nothing is known, so nothing is done.
-    pub(super) fn failed(&mut self) {
+    pub(super) fn failed(&mut self, why: &str, now: Instant) {
         self.in_flight = false;
+        if self.is_blind(now) {
+            static ONCE: Once = Once::new();
+            ONCE.call_once(|| {
+                envoy_log_warn!(
+                    "stale_guard: the admin endpoint cannot be asked for the control plane's connection ({why}), so an \
+                     outage cannot be seen (suspect_after has no effect) until it can"
+                );
+            });
+        }
     }
 
     /// Takes in the answer of the look in flight.
@@ -49,14 +66,18 @@ impl Connection {
         self.in_flight = false;
         let text: Vec<u8> = body.iter().flat_map(|chunk| chunk.as_slice()).copied().collect();
         let control_plane = &shared().control_plane;
-        let Some(connected) = connected(&text) else {
-            control_plane.seen.store(false, Ordering::Relaxed);
-            return unseen();
+        let connected = connected(&text);
+        control_plane.seen.store(connected.is_some(), Ordering::Relaxed);
+        control_plane.connected.store(connected == Some(true), Ordering::Relaxed);
+        let Some(connected) = connected else {
+            if self.is_blind(now) {
+                say_unseen();
+            }
+            return;
         };
-        control_plane.seen.store(true, Ordering::Relaxed);
-        control_plane.connected.store(connected, Ordering::Relaxed);
-        let suspected = self.gap.is_suspected();
-        let look = self.gap.look(connected, now);
+        self.blind = 0;
+        let sight = Sight { connected, updated_at: shared().endpoints_at() };
+        let look = self.gap.look(sight, now);
         self.next = now + self.gap.pause();
         match look {
             Look::Quiet => {}
@@ -67,11 +88,22 @@ impl Connection {
                 );
                 shared().suspect();
             }
-            Look::Back { since } => {
+            Look::Back { suspected } => {
                 envoy_log_warn!("stale_guard: the control plane is back after a long absence");
-                shared().reconnected(suspected, since);
+                shared().reconnected(suspected);
             }
         }
+    }
+
+    /// A look has told nothing: whether that is not the first in a row. The first may have come too early,
+    /// or too late for one request.
+    fn is_blind(&mut self, now: Instant) -> bool {
+        self.blind = self.blind.saturating_add(1);
+        let blind = self.blind > 1;
+        if blind {
+            self.next = now + BLIND;
+        }
+        blind
     }
 }
 
@@ -82,12 +114,37 @@ fn connected(text: &[u8]) -> Option<bool> {
         .find_map(|line| line.trim().strip_prefix("control_plane.connected_state:").map(|value| value.trim() == "1"))
 }
 
-fn unseen() {
+fn say_unseen() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        envoy_log_info!(
+        envoy_log_warn!(
             "stale_guard: there is no gauge control_plane.connected_state, so a control-plane outage cannot be seen \
              (suspect_after has no effect); on Istio, add the prefix control_plane to proxyStatsMatcher"
         );
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_gauge_is_read_from_the_text_of_stats() {
+        assert_eq!(connected(b"control_plane.connected_state: 1\n"), Some(true));
+        assert_eq!(connected(b"control_plane.connected_state: 0\n"), Some(false));
+        assert_eq!(connected(b""), None, "a proxy that does not keep it");
+    }
+
+    #[test]
+    fn looks_that_tell_nothing_become_rare() {
+        let now = Instant::now();
+        let mut connection = Connection::new(Gap::new(Duration::from_secs(1)), now);
+        assert!(connection.start(now));
+        connection.failed("no cluster", now);
+        let second = now + Duration::from_millis(250);
+        assert!(connection.start(second), "the first failure may be an accident");
+        connection.failed("no cluster", second);
+        assert!(!connection.start(second + Duration::from_secs(59)));
+        assert!(connection.start(second + BLIND));
+    }
 }

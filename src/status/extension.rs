@@ -23,7 +23,7 @@ use super::{
     connection::{self, Connection},
     metrics::Metrics,
     page,
-    poller::Poller,
+    poller::{Failure, Poller},
 };
 use crate::{shared::shared, watch::gap::Gap};
 
@@ -102,12 +102,12 @@ impl StatusExtensionConfig {
 
     /// Starts what is due, and arms the timer for what is due next.
     fn ask(&self, envoy: &mut dyn EnvoyBootstrapExtensionConfig, now: Instant) {
-        if self.config.watch.source != PollSource::Admin || !self.running.load(Ordering::Relaxed) {
+        if !self.running.load(Ordering::Relaxed) {
             return;
         }
         let (poll, look) = {
             let mut state = self.state();
-            let poll = state.poller.start(now);
+            let poll = self.polls() && state.poller.start(now);
             (poll, state.connection.as_mut().is_some_and(|connection| connection.start(now)))
         };
         if poll {
@@ -117,10 +117,14 @@ impl StatusExtensionConfig {
             self.call(envoy, Call::Look);
         }
         let wait = self.state().poller.wait(now);
-        if let Some(wait) = wait.filter(|wait| *wait < TICK) {
+        if let Some(wait) = wait.filter(|wait| self.polls() && *wait < TICK) {
             // At least a millisecond: a timer of zero would come back before time has moved on.
             self.tick.enable(wait.max(Duration::from_millis(1)));
         }
+    }
+
+    fn polls(&self) -> bool {
+        self.config.watch.source == PollSource::Admin
     }
 
     fn call(&self, envoy: &mut dyn EnvoyBootstrapExtensionConfig, call: Call) {
@@ -140,7 +144,7 @@ impl StatusExtensionConfig {
             CalloutInitResult::Success => state.in_flight.push((id, call)),
             refused => {
                 let why = format!("cluster \"{}\": {refused:?}", self.config.watch.cluster.as_str());
-                state.ended(call, Err(&why), Instant::now());
+                state.ended(call, Err(Failure::Other(why)), Instant::now());
             }
         }
     }
@@ -150,15 +154,15 @@ impl StatusExtensionConfig {
 
 impl State {
     /// A call-out is over: its body, or why there is none.
-    fn ended(&mut self, call: Call, result: Result<&[EnvoyBuffer], &str>, now: Instant) {
+    fn ended(&mut self, call: Call, result: Result<&[EnvoyBuffer], Failure>, now: Instant) {
         match (call, result) {
             (Call::Poll, Ok(body)) => self.poller.answered(body, now),
-            (Call::Poll, Err(why)) => self.poller.failed(why),
+            (Call::Poll, Err(why)) => self.poller.failed(&why, now),
             (Call::Look, result) => {
                 if let Some(connection) = &mut self.connection {
                     match result {
                         Ok(body) => connection.answered(body, now),
-                        Err(_) => connection.failed(),
+                        Err(why) => connection.failed(&why.to_string(), now),
                     }
                 }
             }
@@ -180,26 +184,27 @@ impl BootstrapExtensionConfig for StatusExtensionConfig {
     }
 
     fn on_timer_fired(&self, envoy: &mut dyn EnvoyBootstrapExtensionConfig, _timer: &dyn EnvoyBootstrapExtensionTimer) {
+        // First, so that a panic below does not end the pulse.
+        self.tick.enable(TICK);
         let now = Instant::now();
         if self.running.load(Ordering::Relaxed) && !self.follows_clusters.swap(true, Ordering::Relaxed) {
             envoy.enable_cluster_lifecycle();
         }
         shared().endpoints.close_removed(now);
         self.metrics.publish(envoy, shared(), now);
-        self.tick.enable(TICK);
         self.ask(envoy, now);
     }
 
     fn on_scheduled(&self, envoy: &mut dyn EnvoyBootstrapExtensionConfig, _event_id: u64) {
-        if shared().hint.take() {
-            self.state().poller.hint();
-            self.ask(envoy, Instant::now());
-        }
+        self.state().poller.hint();
+        self.ask(envoy, Instant::now());
     }
 
     fn on_cluster_add_or_update(&self, envoy: &mut dyn EnvoyBootstrapExtensionConfig, cluster_name: &str) {
-        self.state().poller.cluster_changed(cluster_name);
-        self.ask(envoy, Instant::now());
+        if self.polls() {
+            self.state().poller.cluster_changed(cluster_name);
+            self.ask(envoy, Instant::now());
+        }
     }
 
     fn on_cluster_removal(&self, _envoy: &mut dyn EnvoyBootstrapExtensionConfig, cluster_name: &str) {
@@ -215,16 +220,13 @@ impl BootstrapExtensionConfig for StatusExtensionConfig {
         response_body: Option<&[EnvoyBuffer]>,
     ) {
         let result = match result {
-            CalloutResult::Success if has_status_200(response_headers.unwrap_or_default()) => {
-                Ok(response_body.unwrap_or_default())
-            }
-            CalloutResult::Success => Err("its answer is not 200".to_owned()),
-            CalloutResult::ExceedResponseBufferLimit => Err("its answer is larger than the runtime key \
-                 http.async_response_buffer_limit allows, 32 MiB by default: raise it, or use the config validator"
-                .to_owned()),
-            other => Err(format!("{other:?}")),
+            CalloutResult::Success => match status(response_headers.unwrap_or_default()) {
+                "200" => Ok(response_body.unwrap_or_default()),
+                status => Err(Failure::Other(format!("it answers with status {status}"))),
+            },
+            CalloutResult::ExceedResponseBufferLimit => Err(Failure::TooLarge),
+            other => Err(Failure::Other(format!("{other:?}"))),
         };
-        let result = result.as_deref().map_err(String::as_str);
         let mut state = self.state();
         if let Some(call) = state.take(callout_id) {
             state.ended(call, result, Instant::now());
@@ -256,6 +258,7 @@ impl BootstrapExtension for StatusExtension {
     }
 }
 
-fn has_status_200(headers: &[(EnvoyBuffer, EnvoyBuffer)]) -> bool {
-    headers.iter().any(|(name, value)| name.as_slice() == b":status" && value.as_slice() == b"200")
+fn status<'a>(headers: &'a [(EnvoyBuffer, EnvoyBuffer)]) -> &'a str {
+    let status = headers.iter().find(|(name, _)| name.as_slice() == b":status");
+    status.and_then(|(_, value)| std::str::from_utf8(value.as_slice()).ok()).unwrap_or("none")
 }

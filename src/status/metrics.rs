@@ -22,6 +22,8 @@ pub(crate) struct Metrics {
     suspected: Counter,
     /// Panics caught in hooks.
     panics: Counter,
+    /// Time of the main thread that polls took.
+    polls_us: Counter,
     sources: [Source; 2],
 }
 
@@ -50,6 +52,7 @@ impl Metrics {
             connections: envoy.define_gauge("connections_open").ok(),
             suspected: Counter::define(envoy, "watch_suspected"),
             panics: Counter::define(envoy, "panics"),
+            polls_us: Counter::define(envoy, "watch_admin_main_thread_us"),
             sources: ["validator", "admin"].map(|source| Source::define(envoy, source)),
         }
     }
@@ -67,6 +70,7 @@ impl Metrics {
         set(self.connections, totals.connections);
         self.suspected.publish(envoy, shared.suspected.load(Ordering::Relaxed));
         self.panics.publish(envoy, panics_caught());
+        self.polls_us.publish(envoy, shared.admin.main_thread_us.load(Ordering::Relaxed));
         for (source, stats) in self.sources.iter().zip([&shared.validator, &shared.admin]) {
             source.publish(envoy, stats);
             set(

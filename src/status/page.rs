@@ -10,11 +10,13 @@ use serde_json::{Value, json};
 use crate::{
     endpoints::{EndpointView, Endpoints, Presence},
     shared::Shared,
-    watch::SourceStats,
+    watch::{SourceStats, ip},
 };
 
 /// Endpoints shown at most, unless `?limit=` asks for another number.
 pub(super) const DEFAULT_LIMIT: usize = 1_000;
+/// What `?limit=` may ask for: the page is written on the main thread.
+pub(super) const MAX_LIMIT: usize = 10_000;
 
 /// What the page shows beside the endpoints.
 pub(super) struct State<'a> {
@@ -45,11 +47,11 @@ impl<'a> State<'a> {
 /// The page for a request to `path`, which may carry a query.
 #[must_use]
 pub(super) fn render(path: &str, state: &State<'_>, now: Instant) -> String {
-    let limit = query(path, "limit").and_then(|limit| limit.parse().ok()).unwrap_or(DEFAULT_LIMIT);
+    let limit = query(path, "limit").and_then(|limit| limit.parse().ok()).unwrap_or(DEFAULT_LIMIT).min(MAX_LIMIT);
     let totals = state.endpoints.totals();
-    let views: Vec<_> = match query(path, "endpoint").and_then(|ip| ip.parse().ok()) {
-        Some(ip) => state.endpoints.view(ip, now).into_iter().collect(),
-        None => state.endpoints.views(limit, now),
+    let (views, truncated) = match query(path, "endpoint").and_then(ip) {
+        Some(ip) => (state.endpoints.view(ip, now).into_iter().collect(), false),
+        None => (state.endpoints.views(limit, now), limit < totals.endpoints),
     };
     let sources: serde_json::Map<_, _> =
         state.sources.iter().map(|(name, stats)| ((*name).to_owned(), source(stats, now))).collect();
@@ -62,6 +64,7 @@ pub(super) fn render(path: &str, state: &State<'_>, now: Instant) -> String {
         },
         "watch": sources,
         "control_plane": { "connected": state.connected, "suspected": state.suspected },
+        "truncated": truncated,
         "endpoints": views.iter().map(endpoint).collect::<Vec<_>>(),
     });
     format!("{page:#}\n")
@@ -109,4 +112,41 @@ fn query<'a>(path: &'a str, key: &str) -> Option<&'a str> {
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::HashSet, net::IpAddr};
+
+    use super::*;
+
+    fn page(endpoints: &Endpoints, path: &str) -> Value {
+        let (validator, admin) = (SourceStats::default(), SourceStats::default());
+        let sources = [("validator", &validator), ("admin", &admin)];
+        let state = State { endpoints, listed: 0, suspected: 0, connected: None, sources };
+        serde_json::from_str(&render(path, &state, Instant::now())).expect("the page is JSON")
+    }
+
+    #[test]
+    fn the_page_shows_so_many_endpoints_of_all_shards_alike_and_says_that_there_are_more() {
+        let endpoints = Endpoints::new(65_536);
+        let now = Instant::now();
+        for number in 0_u32..12_000 {
+            let [_, high, mid, low] = number.to_be_bytes();
+            drop(endpoints.open(IpAddr::from([10, high, mid, low]), None, now));
+        }
+        let shown = |path| {
+            let page = page(&endpoints, path);
+            let shown: HashSet<_> =
+                page["endpoints"].as_array().expect("a list").iter().map(|one| one["ip"].to_string()).collect();
+            (shown.len(), page["truncated"].as_bool().expect("a flag"))
+        };
+        assert_eq!(shown("/stale-guard"), (1_000, true));
+        assert_eq!(shown("/stale-guard?limit=64"), (64, true));
+        assert_eq!(shown("/stale-guard?limit=0"), (0, true));
+        assert_eq!(shown("/stale-guard?limit=4000000000"), (MAX_LIMIT, true), "the page is written on the main thread");
+        assert_eq!(endpoints.views(12_000, now).len(), 12_000, "uneven shards leave no room unused");
+        assert_eq!(shown("/stale-guard?endpoint=10.0.0.1"), (1, false));
+        assert_eq!(shown("/stale-guard?endpoint=::ffff:10.0.0.1"), (1, false), "the same address");
+    }
 }

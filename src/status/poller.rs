@@ -1,6 +1,7 @@
 //! Polls of Envoy's admin endpoint, on behalf of `watch`.
 
 use std::{
+    fmt,
     sync::atomic::Ordering,
     time::{Duration, Instant},
 };
@@ -8,7 +9,7 @@ use std::{
 use envoy_proxy_dynamic_modules_rust_sdk::{EnvoyBuffer, envoy_log_info, envoy_log_warn};
 
 use crate::{
-    shared::shared,
+    shared::{News, shared},
     watch::{
         Change, Source,
         admin::Parser,
@@ -19,6 +20,8 @@ use crate::{
 
 /// The pause between polls while the validator speaks for every cluster that has endpoints.
 const COVERED: Duration = Duration::from_secs(60);
+/// The pause after an answer that Envoy did not let through: Envoy has written all of it, and will again.
+const TOO_LARGE: Duration = Duration::from_secs(120);
 
 /// The polls' state. Main thread.
 pub(super) struct Poller {
@@ -26,9 +29,22 @@ pub(super) struct Poller {
     rhythm: Rhythm,
     polled: Polled,
     failing: bool,
+    /// Whether the failures were said to be harmful.
+    warned: bool,
     covered_until: Option<Instant>,
+    too_large_until: Option<Instant>,
+    began_at: Option<Instant>,
     /// The main thread's processor time when the poll in flight began.
     began: Duration,
+}
+
+/// Why a poll has no answer that can be read.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// The answer is larger than Envoy lets through.
+    TooLarge,
+    /// Anything else.
+    Other(String),
 }
 
 // === impl Poller ===
@@ -40,23 +56,38 @@ impl Poller {
             rhythm: Rhythm::new(shortest, longest),
             polled: Polled::default(),
             failing: false,
+            warned: false,
             covered_until: None,
+            too_large_until: None,
+            began_at: None,
             began: Duration::ZERO,
         }
     }
 
     /// Whether to poll now; if so, the poll counts as in flight.
     pub(super) fn start(&mut self, now: Instant) -> bool {
-        if self.covered_until.is_some_and(|until| now < until) || !self.rhythm.start(now) {
+        if self.wait(now).is_none_or(|wait| !wait.is_zero()) {
             return false;
         }
+        let rare = self.began_at.map(|at| at + COVERED).filter(|until| now < *until);
+        if rare.is_some() && self.is_covered() {
+            self.covered(rare);
+            return false;
+        }
+        if !self.rhythm.start(now) {
+            return false;
+        }
+        self.began_at = Some(now);
         self.began = processor_time();
+        self.covered(None);
+        shared().hint.rearm();
         true
     }
 
-    /// Time until a poll is due; none while one is in flight or polls are not needed.
+    /// Time until a poll is due; none while one is in flight or polls are not wanted.
     pub(super) fn wait(&self, now: Instant) -> Option<Duration> {
-        let idle = !self.rhythm.in_flight() && self.covered_until.is_none_or(|until| until <= now);
+        let until = |time: Option<Instant>| time.is_none_or(|until| until <= now);
+        let idle = !self.rhythm.in_flight() && until(self.covered_until) && until(self.too_large_until);
         idle.then(|| self.rhythm.wait(now))
     }
 
@@ -68,7 +99,7 @@ impl Poller {
     /// Envoy has taken up a cluster, new or with another configuration. The validator may not speak for it.
     pub(super) fn cluster_changed(&mut self, cluster: &str) {
         self.polled.renewed(cluster, self.rhythm.in_flight());
-        self.covered_until = None;
+        self.covered(None);
         self.rhythm.hint();
     }
 
@@ -80,17 +111,18 @@ impl Poller {
         }
         let answer = match parser.finish() {
             Ok(answer) => answer,
-            Err(error) => return self.failed(&error.to_string()),
+            Err(error) => return self.failed(&Failure::Other(error.to_string()), now),
         };
         let (polled, treated_as_removed) = (&mut self.polled, &self.treat_as_removed);
         let mut covered = false;
-        let change = shared().watch(Source::Admin, |views, sink| {
+        let change = shared().watch(News::Poll, |views, sink| {
             let change = polled.apply(answer, treated_as_removed, views, sink);
             covered = !polled.is_needed() && views.resources(Source::Validator).next().is_some();
             change
         });
-        self.covered_until = covered.then(|| now + COVERED);
-        self.rhythm.done(change != Change::default(), processor_time().saturating_sub(self.began));
+        self.covered(covered.then(|| now + COVERED));
+        self.done(change != Change::default());
+        self.warned = false;
         if std::mem::take(&mut self.failing) {
             envoy_log_info!("stale_guard: watch can poll the admin endpoint again");
         }
@@ -100,14 +132,54 @@ impl Poller {
     }
 
     /// The poll in flight failed, or none could be sent.
-    pub(super) fn failed(&mut self, why: &str) {
+    pub(super) fn failed(&mut self, why: &Failure, now: Instant) {
         shared().admin.errors.fetch_add(1, Ordering::Relaxed);
-        self.rhythm.done(false, Duration::ZERO);
-        if !std::mem::replace(&mut self.failing, true) {
+        self.done(false);
+        self.too_large_until = (*why == Failure::TooLarge).then(|| now + TOO_LARGE);
+        let first = !std::mem::replace(&mut self.failing, true);
+        if self.is_covered() {
+            if first {
+                envoy_log_info!(
+                    "stale_guard: watch cannot poll the admin endpoint ({why}); nothing is missed, since the config \
+                     validator speaks for every cluster"
+                );
+            }
+        } else if !std::mem::replace(&mut self.warned, true) {
             envoy_log_warn!(
                 "stale_guard: watch cannot poll the admin endpoint ({why}); endpoints that leave are not fenced until it \
                  can. Further failures are only counted."
             );
+        }
+    }
+
+    /// Whether polls would find nothing that the validator does not say.
+    fn is_covered(&self) -> bool {
+        !self.polled.is_needed() && shared().is_covered()
+    }
+
+    fn covered(&mut self, until: Option<Instant>) {
+        self.covered_until = until;
+        shared().hint.want(until.is_none());
+    }
+
+    fn done(&mut self, changed: bool) {
+        let cost = processor_time().saturating_sub(self.began);
+        let cost_us = u64::try_from(cost.as_micros()).unwrap_or(u64::MAX);
+        shared().admin.main_thread_us.fetch_add(cost_us, Ordering::Relaxed);
+        self.rhythm.done(changed, cost);
+    }
+}
+
+// === impl Failure ===
+
+impl fmt::Display for Failure {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLarge => out.write_str(
+                "its answer is larger than the runtime key http.async_response_buffer_limit allows, 32 MiB by default: \
+                 raise it, or use the config validator; the next attempt is in two minutes",
+            ),
+            Self::Other(why) => out.write_str(why),
         }
     }
 }

@@ -249,14 +249,20 @@ fn split_host(subject: &str) -> Option<(&str, SocketAddr, bool)> {
         let (_, id) = internal.split_once('/')?;
         return Some((cluster, address(id)?, true));
     }
-    let v4 = subject.rsplit_once("::").and_then(|(cluster, host)| Some((cluster, host.parse().ok()?, false)));
+    let v4 =
+        subject.rsplit_once("::").and_then(|(cluster, host)| Some((cluster, canonical(host.parse().ok()?), false)));
     v4.or_else(|| {
         let at = subject.rfind("::[")?;
-        Some((subject.get(..at)?, subject.get(at + 2..)?.parse().ok()?, false))
+        Some((subject.get(..at)?, canonical(subject.get(at + 2..)?.parse().ok()?), false))
     })
 }
 
 fn address(id: &str) -> Option<SocketAddr> {
     let address = id.parse().or_else(|_| id.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, 0))).ok()?;
-    Some(SocketAddr::new(address.ip().to_canonical(), address.port()))
+    Some(canonical(address))
+}
+
+/// An IPv4 address that is mapped into IPv6 leads to the same pod.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
 }

@@ -44,9 +44,10 @@ impl Statuses {
 }
 
 impl Default for Statuses {
-    /// A terminating endpoint answers what it has and gets no more.
+    /// How control planes tell of a pod that ends or is not ready. Between one of these and health the
+    /// pod may be replaced without a word; where it was not, the price is a handshake.
     fn default() -> Self {
-        Self(vec![HealthStatus::Draining])
+        Self(vec![HealthStatus::Draining, HealthStatus::Unhealthy])
     }
 }
 

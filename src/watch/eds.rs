@@ -230,11 +230,17 @@ impl Assignment {
 impl Address {
     fn ip(&self) -> Option<IpAddr> {
         if let Some(socket) = &self.socket_address {
-            return socket.address.parse().ok();
+            return ip(&socket.address);
         }
-        let id = &self.envoy_internal_address.as_ref()?.endpoint_id;
-        id.parse::<SocketAddr>().map(|address| address.ip()).or_else(|_| id.parse()).ok()
+        ip(&self.envoy_internal_address.as_ref()?.endpoint_id)
     }
+}
+
+/// The IP address of `<ip>` or `<ip>:<port>`. One that is mapped into IPv6 is its IPv4 address, as
+/// everywhere in the module: it leads to the same pod.
+pub(crate) fn ip(text: &str) -> Option<IpAddr> {
+    let address = text.parse::<SocketAddr>().map(|address| address.ip()).or_else(|_| text.parse());
+    address.ok().map(|ip| ip.to_canonical())
 }
 
 fn original_dst(metadata: &[u8]) -> Option<HashMap<String, StringValue>> {
@@ -244,4 +250,24 @@ fn original_dst(metadata: &[u8]) -> Option<HashMap<String, StringValue>> {
 
 fn contains(haystack: &[u8], needle: &[u8]) -> bool {
     haystack.windows(needle.len()).any(|window| window == needle)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_may_have_a_port_and_an_ipv4_address_mapped_into_ipv6_is_its_own() {
+        let v4 = Some(IpAddr::from([10, 0, 0, 1]));
+        for text in ["10.0.0.1", "10.0.0.1:80", "::ffff:10.0.0.1", "[::ffff:10.0.0.1]:80"] {
+            assert_eq!(ip(text), v4, "{text}");
+        }
+        assert_eq!(ip("[fd00::1]:80"), "fd00::1".parse().ok());
+        assert_eq!(ip("a-pod"), None);
+        let socket_address = Some(SocketAddressMessage { address: "::ffff:10.0.0.1".to_owned() });
+        assert_eq!(Address { socket_address, envoy_internal_address: None }.ip(), v4);
+        let endpoint_id = "[::ffff:10.0.0.1]:80".to_owned();
+        let internal = Some(EnvoyInternalAddress { endpoint_id });
+        assert_eq!(Address { socket_address: None, envoy_internal_address: internal }.ip(), v4);
+    }
 }

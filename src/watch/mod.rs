@@ -26,10 +26,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub(crate) use self::{eds::ORIGINAL_DST, validator::Validator};
 pub use self::{
     eds::{Assignment, HealthStatus, Ignored, decode_assignment, decode_cluster},
     views::{Change, Source, Views},
+};
+pub(crate) use self::{
+    eds::{ORIGINAL_DST, ip},
+    validator::Validator,
 };
 
 /// Counts of one source, kept for the process; the `status` extension turns them into statistics.
@@ -43,6 +46,8 @@ pub struct SourceStats {
     pub removed: AtomicU64,
     /// Resources, or polls, that could not be read.
     pub errors: AtomicU64,
+    /// Time of the main thread that it took, in microseconds; polls only, Envoy's part included.
+    pub main_thread_us: AtomicU64,
     updated_at: Mutex<Option<Instant>>,
 }
 

@@ -65,9 +65,17 @@ fn a_draining_endpoint_counts_as_removed_and_ports_of_one_pod_as_one() {
         ["-10.0.0.1 a false"]
     );
     assert_eq!(
-        apply(&mut polled, &mut views, &host("a", "10.0.0.1", 2, "/failed_eds_health")),
+        apply(&mut polled, &mut views, &host("a", "10.0.0.1", 2, "/degraded_eds_health")),
         ["+10.0.0.1 a"],
-        "unhealthy is not removed by default"
+        "degraded is not removed by default"
+    );
+    assert_eq!(apply(&mut polled, &mut views, &host("a", "10.0.0.1", 2, "/failed_eds_health")), ["-10.0.0.1 a false"]);
+    let one_of_two =
+        host("a", "10.0.0.1", 2, "/failed_eds_health") + &host("a", "10.0.0.1", 1, "healthy").replace(":8080", ":9090");
+    assert_eq!(
+        apply(&mut polled, &mut views, &one_of_two),
+        ["+10.0.0.1 a"],
+        "a pod is there while one of its ports is, as for the validator"
     );
 }
 
@@ -122,6 +130,10 @@ fn plain_hosts_are_read_in_eds_clusters_and_elsewhere_left_to_envoy() {
     );
     let ips: Vec<String> = eds["e"].hosts.iter().map(|(address, _)| address.to_string()).collect();
     assert_eq!(ips, ["10.0.0.1:80", "[fd00::1]:80"]);
+    let mapped = "m::added_via_api::true\nm::eds_service_name::m\nm::[::ffff:10.0.0.1]:80::cx_total::1\n\
+                  m::envoy://connect_originate/[::ffff:10.0.0.2]:80::cx_total::1\n";
+    let ips: Vec<String> = read(mapped)["m"].hosts.iter().map(|(address, _)| address.to_string()).collect();
+    assert_eq!(ips, ["10.0.0.1:80", "10.0.0.2:80"], "an IPv4 address mapped into IPv6 leads to the same pod");
     let v6 = read("a::envoy://connect_originate/[fd00::7]:80::cx_total::1\n");
     assert_eq!(v6["a"].hosts[0].0.to_string(), "[fd00::7]:80", "the endpoint id of a tunnel may be IPv6");
 }

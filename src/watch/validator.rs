@@ -1,9 +1,12 @@
 //! The config validator: sees every EDS and CDS response before Envoy applies it.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashSet,
     net::IpAddr,
-    sync::{Mutex, Once, PoisonError, atomic::Ordering},
+    sync::{
+        Once,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
 };
 
 use envoy_proxy_dynamic_modules_rust_sdk::{
@@ -11,7 +14,7 @@ use envoy_proxy_dynamic_modules_rust_sdk::{
 };
 
 use super::{Assignment, Change, Sink, Source, Views, config::WatchConfig, decode_assignment, decode_cluster};
-use crate::shared::shared;
+use crate::shared::{News, shared};
 
 /// Type of EDS resources.
 const CLUSTER_LOAD_ASSIGNMENT: &str = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment";
@@ -21,35 +24,46 @@ const CLUSTER: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
 /// The validator of one resource type. It only looks: every update is accepted.
 pub(crate) struct Validator {
     config: WatchConfig,
-    clusters: Mutex<Clusters>,
 }
 
-/// Clusters that came by CDS, with the names of their EDS resources.
-#[derive(Debug, Default)]
-struct Clusters(HashMap<String, Option<String>>);
+/// What is to be said of a response, after the listings' lock: a log line is a call into Envoy.
+#[derive(Default)]
+struct Notes {
+    unreadable: Vec<(String, prost::DecodeError)>,
+    leds: Option<String>,
+    /// Endpoints that the fence has no use for.
+    left_out: usize,
+}
 
 // === impl Validator ===
 
 impl Validator {
     pub(crate) fn new(config: WatchConfig) -> Self {
-        Self { config, clusters: Mutex::default() }
+        Self { config }
     }
 
     fn see(&self, type_url: &str, resources: &[ConfigValidatorResource], removed: Removed<'_>) {
-        let change = shared().watch(Source::Validator, |views, sink| match type_url {
-            CLUSTER_LOAD_ASSIGNMENT => self.endpoints(resources, removed, views, sink),
-            CLUSTER => self.clusters(resources, removed, views, sink),
+        let mut notes = Notes::default();
+        let change = match type_url {
+            CLUSTER_LOAD_ASSIGNMENT => shared()
+                .watch(News::Endpoints, |views, sink| self.endpoints(resources, removed, views, sink, &mut notes)),
+            CLUSTER => {
+                shared().watch(News::Clusters, |views, sink| clusters(resources, removed, views, sink, &mut notes))
+            }
             _ => {
                 static ONCE: Once = Once::new();
                 ONCE.call_once(|| envoy_log_warn!("stale_guard: watch has no use for resources of type {type_url}"));
-                Change::default()
+                return;
             }
-        });
+        };
+        notes.say();
+        note_missing_clusters(type_url == CLUSTER);
         envoy_log_debug!(
-            "stale_guard: watch saw {} of {type_url}: {} endpoints added, {} removed",
+            "stale_guard: watch saw {} of {type_url}: {} endpoints added, {} removed, {} left out",
             resources.len(),
             change.added,
-            change.removed
+            change.removed,
+            notes.left_out
         );
     }
 
@@ -59,6 +73,7 @@ impl Validator {
         removed: Removed<'_>,
         views: &mut Views,
         sink: &mut impl Sink,
+        notes: &mut Notes,
     ) -> Change {
         let mut change = Change::default();
         for resource in resources {
@@ -66,11 +81,11 @@ impl Validator {
             let Some(bytes) = resource.resource else { continue };
             match decode_assignment(bytes) {
                 Ok(assignment) => {
-                    note_ignored(&assignment);
                     let listed = self.listed(&assignment);
                     change += views.update(Source::Validator, &assignment.cluster, listed, sink);
+                    notes.of(assignment);
                 }
-                Err(error) => unreadable(&resource.name, &error),
+                Err(error) => notes.unreadable.push((resource.name.clone().into_owned(), error)),
             }
         }
         if let Removed::Named(names) = removed {
@@ -80,45 +95,6 @@ impl Validator {
             }
         }
         change
-    }
-
-    fn clusters(
-        &self,
-        resources: &[ConfigValidatorResource],
-        removed: Removed<'_>,
-        views: &mut Views,
-        sink: &mut impl Sink,
-    ) -> Change {
-        let mut known = self.clusters.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut seen = HashSet::new();
-        for resource in resources {
-            match resource.resource.map(decode_cluster) {
-                Some(Ok((name, assignment))) => {
-                    seen.insert(name.clone());
-                    if let Some(assignment) = &assignment {
-                        views.name(&name, assignment);
-                    }
-                    known.0.insert(name, assignment);
-                }
-                Some(Err(error)) => {
-                    seen.insert(resource.name.clone().into_owned());
-                    unreadable(&resource.name, &error);
-                }
-                None => {
-                    seen.insert(resource.name.clone().into_owned());
-                }
-            }
-        }
-        let gone = match removed {
-            Removed::Named(names) => names.iter().map(|name| (*name).to_owned()).collect(),
-            Removed::AllOthers => known.others(&seen),
-        };
-        gone.iter().fold(Change::default(), |mut change, name| {
-            if let Some(assignment) = known.remove(name) {
-                change += views.remove(Source::Validator, &assignment, sink);
-            }
-            change
-        })
     }
 
     fn listed(&self, assignment: &Assignment) -> Vec<IpAddr> {
@@ -161,40 +137,86 @@ impl ConfigValidatorConfig for Validator {
     }
 }
 
-// === impl Clusters ===
+/// Takes in a CDS response.
+fn clusters(
+    resources: &[ConfigValidatorResource],
+    removed: Removed<'_>,
+    views: &mut Views,
+    sink: &mut impl Sink,
+    notes: &mut Notes,
+) -> Change {
+    let mut change = Change::default();
+    let mut seen = HashSet::new();
+    for resource in resources {
+        match resource.resource.map(decode_cluster) {
+            Some(Ok((name, assignment))) => {
+                change += views.cluster(&name, assignment, sink);
+                seen.insert(name);
+            }
+            Some(Err(error)) => {
+                seen.insert(resource.name.clone().into_owned());
+                notes.unreadable.push((resource.name.clone().into_owned(), error));
+            }
+            None => {
+                seen.insert(resource.name.clone().into_owned());
+            }
+        }
+    }
+    let gone: Vec<String> = match removed {
+        Removed::Named(names) => names.iter().map(|name| (*name).to_owned()).collect(),
+        Removed::AllOthers => views.clusters().filter(|name| !seen.contains(*name)).map(str::to_owned).collect(),
+    };
+    for name in gone {
+        change += views.cluster_removed(&name, sink);
+    }
+    change
+}
 
-impl Clusters {
-    fn others(&self, seen: &HashSet<String>) -> Vec<String> {
-        self.0.keys().filter(|name| !seen.contains(*name)).cloned().collect()
+// === impl Notes ===
+
+impl Notes {
+    fn of(&mut self, assignment: Assignment) {
+        self.left_out += assignment.ignored.not_ip + assignment.ignored.through_waypoint;
+        if assignment.ignored.leds > 0 {
+            self.leds = Some(assignment.cluster);
+        }
     }
 
-    /// Forgets a cluster; gives its EDS resource, unless another cluster shares it.
-    fn remove(&mut self, name: &str) -> Option<String> {
-        let assignment = self.0.remove(name)??;
-        let shared = self.0.values().flatten().any(|other| *other == assignment);
-        (!shared).then_some(assignment)
+    fn say(&self) {
+        shared().validator.errors.fetch_add(self.unreadable.len() as u64, Ordering::Relaxed);
+        if let Some((name, error)) = self.unreadable.first() {
+            static ONCE: Once = Once::new();
+            ONCE.call_once(|| {
+                envoy_log_warn!(
+                    "stale_guard: watch cannot read the resource \"{name}\" ({error}); it is accepted, and its endpoints \
+                     are not fenced. Further ones are only counted."
+                );
+            });
+        }
+        if let Some(cluster) = &self.leds {
+            static ONCE: Once = Once::new();
+            ONCE.call_once(|| {
+                envoy_log_warn!(
+                    "stale_guard: cluster \"{cluster}\" gets endpoints by LEDS, which watch does not follow: they are not \
+                     fenced"
+                );
+            });
+        }
     }
 }
 
-fn unreadable(name: &str, error: &prost::DecodeError) {
-    shared().validator.errors.fetch_add(1, Ordering::Relaxed);
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
+/// Says once that the validator entry for clusters is missing: several EDS responses came, and no CDS
+/// response.
+fn note_missing_clusters(clusters: bool) {
+    const ENOUGH: u32 = 3;
+    static CLUSTERS: AtomicBool = AtomicBool::new(false);
+    static ENDPOINTS: AtomicU32 = AtomicU32::new(0);
+    if clusters {
+        CLUSTERS.store(true, Ordering::Relaxed);
+    } else if ENDPOINTS.fetch_add(1, Ordering::Relaxed) + 1 == ENOUGH && !CLUSTERS.load(Ordering::Relaxed) {
         envoy_log_warn!(
-            "stale_guard: watch cannot read the resource \"{name}\" ({error}); it is accepted, and its endpoints are not \
-             fenced. Further ones are only counted."
+            "stale_guard: watch sees endpoints but no clusters: without a config validator for {CLUSTER}, a cluster that \
+             goes away is noticed by the bootstrap extension alone"
         );
-    });
-}
-
-fn note_ignored(assignment: &Assignment) {
-    if assignment.ignored.leds > 0 {
-        static ONCE: Once = Once::new();
-        ONCE.call_once(|| {
-            envoy_log_warn!(
-                "stale_guard: cluster \"{}\" gets endpoints by LEDS, which watch does not follow: they are not fenced",
-                assignment.cluster
-            );
-        });
     }
 }

@@ -33,6 +33,9 @@ pub struct Views {
     listings: HashMap<IpAddr, u32>,
     /// EDS resources of clusters that go by another name.
     resources: HashMap<String, String>,
+    /// The clusters that CDS lists, with the names of their EDS resources; none before the validator has
+    /// seen a CDS response.
+    clusters: Option<HashMap<String, Option<String>>>,
 }
 
 #[derive(Debug)]
@@ -114,15 +117,57 @@ impl Views {
         }
     }
 
+    /// CDS lists `cluster`, whose EDS resource is `resource`. A resource that it had before and that no
+    /// cluster reads any more is gone.
+    pub fn cluster(&mut self, cluster: &str, resource: Option<String>, sink: &mut impl Sink) -> Change {
+        if let Some(resource) = &resource {
+            self.name(cluster, resource);
+        }
+        let clusters = self.clusters.get_or_insert_default();
+        let before = clusters.insert(cluster.to_owned(), resource).flatten();
+        before.map_or_else(Change::default, |before| self.unread(&before, sink))
+    }
+
+    /// CDS lists `cluster` no longer.
+    pub fn cluster_removed(&mut self, cluster: &str, sink: &mut impl Sink) -> Change {
+        let resource = self.clusters.get_or_insert_default().remove(cluster).flatten();
+        self.resources.remove(cluster);
+        resource.map_or_else(Change::default, |resource| self.unread(&resource, sink))
+    }
+
+    /// The clusters that CDS lists, as far as the validator has seen.
+    pub fn clusters(&self) -> impl Iterator<Item = &str> {
+        self.clusters.iter().flat_map(HashMap::keys).map(String::as_str)
+    }
+
     /// Envoy has removed `cluster`: its EDS resource has no reader any more, unless another cluster
     /// shares it. Says whose word on it that ends.
     pub fn cluster_gone(&mut self, cluster: &str, sink: &mut impl Sink) -> Option<(Source, Change)> {
         let resource = self.resources.remove(cluster).unwrap_or_else(|| cluster.to_owned());
-        if self.resources.values().any(|other| *other == resource) {
+        if self.is_read(&resource) {
             return None;
         }
         let source = self.views.get(&resource)?.source;
         Some((source, self.remove(source, &resource, sink)))
+    }
+
+    fn unread(&mut self, resource: &str, sink: &mut impl Sink) -> Change {
+        if self.is_read(resource) { Change::default() } else { self.remove(Source::Validator, resource, sink) }
+    }
+
+    /// Whether a cluster is known to read `resource`.
+    fn is_read(&self, resource: &str) -> bool {
+        self.resources.values().any(|read| read == resource)
+            || self.clusters.iter().flat_map(HashMap::values).flatten().any(|read| read == resource)
+    }
+
+    /// Whether the validator has the word on every EDS resource that CDS names.
+    #[must_use]
+    pub fn is_covered(&self) -> bool {
+        let Some(clusters) = &self.clusters else { return false };
+        let mut resources = clusters.values().flatten().peekable();
+        resources.peek().is_some()
+            && resources.all(|resource| self.views.get(resource).is_some_and(|view| view.source == Source::Validator))
     }
 
     /// Whether `source` has a say in `resource`.

@@ -108,3 +108,49 @@ fn a_cluster_that_envoy_removed_takes_its_resource_away_unless_another_reads_it(
     heard(|sink| views.update(Source::Admin, "c", ips(&[1]), sink));
     assert_eq!(views.cluster_gone("c", &mut sink), Some((Source::Admin, Change { added: 0, removed: 1 })));
 }
+
+#[test]
+fn a_cluster_that_changes_its_eds_resource_gives_the_old_one_up() {
+    let mut views = Views::default();
+    let resource = |name: &str| Some(name.to_owned());
+    heard(|sink| views.cluster("a", resource("old"), sink));
+    heard(|sink| views.cluster("b", resource("old"), sink));
+    heard(|sink| views.update(Source::Validator, "old", ips(&[1]), sink));
+    let (events, _) = heard(|sink| views.cluster("a", resource("new"), sink));
+    assert!(events.is_empty(), "cluster b still reads it");
+    let (events, change) = heard(|sink| views.cluster("b", None, sink));
+    assert_eq!((events, change), (vec![("removed", 1, "old".to_owned(), false)], (0, 1)));
+    heard(|sink| views.update(Source::Validator, "new", ips(&[2]), sink));
+    let (events, _) = heard(|sink| views.cluster("a", resource("new"), sink));
+    assert!(events.is_empty(), "the same cluster again is no change");
+    let (events, _) = heard(|sink| views.cluster_removed("a", sink));
+    assert_eq!(events, [("removed", 2, "new".to_owned(), false)]);
+    assert_eq!(views.clusters().collect::<Vec<_>>(), ["b"]);
+}
+
+#[test]
+fn a_resource_with_the_name_of_one_of_its_two_clusters_outlives_the_other() {
+    let mut views = Views::default();
+    heard(|sink| views.cluster("r", Some("r".to_owned()), sink));
+    heard(|sink| views.cluster("a", Some("r".to_owned()), sink));
+    heard(|sink| views.update(Source::Validator, "r", ips(&[1]), sink));
+    heard(|sink| views.cluster_removed("a", sink));
+    assert_eq!(views.cluster_gone("a", &mut Heard::default()), None);
+    assert_eq!(views.endpoints(), 1, "cluster r still reads it");
+}
+
+#[test]
+fn the_validator_covers_everything_once_it_speaks_for_every_resource_that_cds_names() {
+    let mut views = Views::default();
+    heard(|sink| views.update(Source::Validator, "a", ips(&[1]), sink));
+    assert!(!views.is_covered(), "without CDS nobody knows what there is");
+    heard(|sink| views.cluster("a", Some("a".to_owned()), sink));
+    heard(|sink| views.cluster("static", None, sink));
+    assert!(views.is_covered());
+    heard(|sink| views.cluster("b", Some("b".to_owned()), sink));
+    assert!(!views.is_covered(), "b may have a source of its own");
+    heard(|sink| views.update(Source::Admin, "b", ips(&[2]), sink));
+    assert!(!views.is_covered());
+    heard(|sink| views.update(Source::Validator, "b", ips(&[]), sink));
+    assert!(views.is_covered());
+}

@@ -4,18 +4,19 @@ use std::net::IpAddr;
 
 use envoy_types::pb::envoy::config::{
     core::v3::{
-        Address, EnvoyInternalAddress, HealthStatus, Metadata, Pipe, SocketAddress, address::Address as Kind,
+        Address, AggregatedConfigSource, ApiVersion, ConfigSource, EnvoyInternalAddress, HealthStatus, Metadata, Pipe,
+        SocketAddress, address::Address as Kind, config_source::ConfigSourceSpecifier,
         envoy_internal_address::AddressNameSpecifier, socket_address::PortSpecifier,
     },
     endpoint::v3::{
-        ClusterLoadAssignment, Endpoint as EnvoyEndpoint, LbEndpoint, LocalityLbEndpoints, endpoint::AdditionalAddress,
-        lb_endpoint::HostIdentifier,
+        ClusterLoadAssignment, Endpoint as EnvoyEndpoint, LbEndpoint, LedsClusterLocalityConfig, LocalityLbEndpoints,
+        endpoint::AdditionalAddress, lb_endpoint::HostIdentifier,
     },
 };
 use envoy_types::pb::google::protobuf::{Struct, Value, value::Kind as ValueKind};
 use http::StatusCode;
 use lab::{
-    bootstrap::{Bootstrap, Variant},
+    bootstrap::{ExtensionPoint, Variant},
     control_plane::{ENDPOINT_TYPE, Endpoint, Locality, Raw, Service, cluster_name},
     mesh::{ECHO, Mesh, Setup},
 };
@@ -194,12 +195,38 @@ impl Empty for Mesh {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_of_tens_of_megabytes_is_read_whole_where_envoy_lets_it_through() {
-    let wide = |bootstrap: Bootstrap| {
-        let layer = json!({ "name": "static", "static_layer": { "http.async_response_buffer_limit": 134_217_728 } });
-        bootstrap.patch("/layered_runtime/layers/-", layer)
-    };
-    let mesh = FEEDS[2].setup().bootstrap(wide).start().await.unwrap();
+async fn endpoints_by_leds_are_left_out_and_that_is_said_once() {
+    let setup = FEEDS[0]
+        .setup()
+        .bootstrap(|bootstrap| bootstrap.with_config_fields(ExtensionPoint::Status, &json!({ "suspect_after": null })));
+    let mesh = setup.start().await.unwrap();
+    let said = || mesh.envoy.log().unwrap().matches("gets endpoints by LEDS, which watch does not follow").count();
+    for version in 1..=2 {
+        let leds = LedsClusterLocalityConfig {
+            leds_config: Some(ConfigSource {
+                resource_api_version: ApiVersion::V3.into(),
+                config_source_specifier: Some(ConfigSourceSpecifier::Ads(AggregatedConfigSource {})),
+                ..Default::default()
+            }),
+            leds_collection_name: format!("xdstp://test/envoy.config.endpoint.v3.LbEndpoint/{version}/*"),
+        };
+        let locality = LocalityLbEndpoints { leds_cluster_locality_config: Some(leds), ..Default::default() };
+        let message = ClusterLoadAssignment {
+            cluster_name: cluster_name(ECHO, 80),
+            endpoints: vec![locality],
+            ..Default::default()
+        };
+        let raw = Raw { type_url: ENDPOINT_TYPE.to_owned(), value: message.encode_to_vec() };
+        mesh.control_plane.set_raw(&cluster_name(ECHO, 80), Some(raw));
+        mesh.wait_stat("watch_validator_updates", |updates| updates >= 2 + version).await.unwrap();
+    }
+    assert_eq!(said(), 1, "{}", mesh.envoy.log_tail());
+    mesh.envoy.assert_alive().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_of_tens_of_megabytes_is_read_whole() {
+    let mesh = FEEDS[2].setup().start().await.unwrap();
     let endpoints = |count: usize| -> Vec<Endpoint> {
         (0..count)
             .map(|index| {
