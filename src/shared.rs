@@ -32,6 +32,8 @@ pub(crate) struct Shared {
     pub(crate) control_plane: ControlPlane,
     /// The control plane has been away for long, and what it has to say since was not seen yet.
     resync: AtomicBool,
+    /// A poll has seen changes before a look saw the control plane that they come from.
+    changed: AtomicBool,
     endpoints_at: Mutex<Option<Instant>>,
     views: Mutex<Views>,
 }
@@ -81,6 +83,7 @@ static SHARED: LazyLock<Shared> = LazyLock::new(|| Shared {
     suspected: AtomicU64::new(0),
     control_plane: ControlPlane { seen: AtomicBool::new(false), connected: AtomicBool::new(false) },
     resync: AtomicBool::new(false),
+    changed: AtomicBool::new(false),
     endpoints_at: Mutex::new(None),
     views: Mutex::default(),
 });
@@ -97,9 +100,9 @@ impl Shared {
     /// Applies what a source says to the listings and to the registry, and counts it. Main thread.
     /// `apply` runs under the lock of the listings: no call into Envoy from there.
     pub(crate) fn watch(&self, news: News, apply: impl FnOnce(&mut Views, &mut ToEndpoints<'_>) -> Change) -> Change {
+        let now = Instant::now();
         // The first endpoints after a gap may list replacements as if nothing had happened. Clusters come
         // before them and say nothing of that.
-        let now = Instant::now();
         if news == News::Endpoints {
             *self.endpoints_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
             self.resync();
@@ -107,8 +110,11 @@ impl Shared {
         let change = apply(&mut self.views(), &mut ToEndpoints { endpoints: &self.endpoints, now });
         self.stats(news.source()).count(change, now);
         // A poll follows what Envoy has applied: a change while the control plane is there is its word.
-        if news == News::Poll && change != Change::default() && self.control_plane.connected.load(Ordering::Relaxed) {
-            self.resync();
+        if news == News::Poll && change != Change::default() {
+            self.changed.store(true, Ordering::Relaxed);
+            if self.control_plane.connected.load(Ordering::Relaxed) {
+                self.connected();
+            }
         }
         change
     }
@@ -139,8 +145,17 @@ impl Shared {
     /// one now, and once more with what it says when it is back, which may list replacements as if
     /// nothing had happened. Main thread.
     pub(crate) fn suspect(&self) {
+        self.changed.store(false, Ordering::Relaxed);
         self.resync.store(true, Ordering::Relaxed);
         self.fence_all();
+    }
+
+    /// A look has seen the control plane: what polls have found since the gap began is its word. Main
+    /// thread.
+    pub(crate) fn connected(&self) {
+        if self.changed.swap(false, Ordering::Relaxed) {
+            self.resync();
+        }
     }
 
     /// The control plane is back. Fences every endpoint, unless what it said has done so. Main thread.

@@ -56,6 +56,8 @@ pub struct Mesh {
     pub authority: Authority,
     listener: SocketAddr,
     next_id: AtomicUsize,
+    bootstrap: Bootstrap,
+    options: Options,
     _link: Link,
     _folder: TempDir,
 }
@@ -171,6 +173,8 @@ impl Setup {
             authority,
             listener,
             next_id: AtomicUsize::new(0),
+            bootstrap,
+            options: self.options,
             _link: link,
             _folder: folder,
         })
@@ -194,6 +198,20 @@ impl Mesh {
     /// The namespace could not be made.
     pub async fn pod_with(&self, spec: PodSpec) -> Result<Pod> {
         Pod::start(&self.fabric, &self.authority, spec).await
+    }
+
+    /// Ends the waypoint and starts it again, with the same configuration and control plane.
+    ///
+    /// # Errors
+    /// It does not end, or does not start.
+    pub async fn restart_envoy(&mut self) -> Result<()> {
+        self.envoy.quit(WITHIN).await?;
+        self.control_plane.wait_connected(0, WITHIN).await?;
+        let netns = self.envoy.netns().clone();
+        self.envoy = Envoy::start_ready(&netns, &self.bootstrap, &self.options, WITHIN).await?;
+        self.acked().await?;
+        self.listener = (Ipv4Addr::LOCALHOST, self.envoy.admin().listener("service").await?.port()).into();
+        Ok(())
     }
 
     /// EDS lists the pod's address under `host`; returns once Envoy has acknowledged it.

@@ -76,6 +76,9 @@ impl Connection {
             return;
         };
         self.blind = 0;
+        if connected {
+            shared().connected();
+        }
         let sight = Sight { connected, updated_at: shared().endpoints_at() };
         let look = self.gap.look(sight, now);
         self.next = now + self.gap.pause();

@@ -120,9 +120,7 @@ impl Views {
     /// CDS lists `cluster`, whose EDS resource is `resource`. A resource that it had before and that no
     /// cluster reads any more is gone.
     pub fn cluster(&mut self, cluster: &str, resource: Option<String>, sink: &mut impl Sink) -> Change {
-        if let Some(resource) = &resource {
-            self.name(cluster, resource);
-        }
+        self.name(cluster, resource.as_deref().unwrap_or(cluster));
         let clusters = self.clusters.get_or_insert_default();
         let before = clusters.insert(cluster.to_owned(), resource).flatten();
         before.map_or_else(Change::default, |before| self.unread(&before, sink))

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use socket2::{Domain, Socket, Type};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
@@ -49,6 +50,8 @@ pub struct ControlPlane {
     netns: Netns,
     addr: SocketAddr,
     serving: Mutex<Option<Serving>>,
+    /// What holds the port during [`Self::black_hole`].
+    black_hole: Mutex<Vec<Socket>>,
     debouncer: JoinHandle<()>,
 }
 
@@ -84,7 +87,14 @@ impl ControlPlane {
         let shared = Arc::new(Shared::new(params));
         let (serving, addr) = serve(&shared, netns, listen).context("start the control plane")?;
         let debouncer = tokio::spawn(debounce(Arc::clone(&shared)));
-        Ok(Self { shared, netns: netns.clone(), addr, serving: Mutex::new(Some(serving)), debouncer })
+        Ok(Self {
+            shared,
+            netns: netns.clone(),
+            addr,
+            serving: Mutex::new(Some(serving)),
+            black_hole: Mutex::default(),
+            debouncer,
+        })
     }
 
     /// Where it listens.
@@ -358,6 +368,18 @@ impl ControlPlane {
         }
     }
 
+    /// An outage in which the port does not refuse: nothing answers a SYN. [`Self::recover`] ends it.
+    ///
+    /// # Errors
+    /// If the port cannot be taken over.
+    pub async fn black_hole(&self) -> Result<()> {
+        self.outage().await;
+        let addr = self.addr;
+        let sockets = self.netns.run(move || full_queue(addr)).context("take the port over")?;
+        *lock(&self.black_hole) = sockets;
+        Ok(())
+    }
+
     /// Ends an outage, on the same address.
     ///
     /// # Errors
@@ -366,6 +388,7 @@ impl ControlPlane {
         if lock(&self.serving).is_some() {
             return Ok(());
         }
+        lock(&self.black_hole).clear();
         let (serving, _) = serve(&self.shared, &self.netns, self.addr).context("bring the control plane back")?;
         *lock(&self.serving) = Some(serving);
         Ok(())
@@ -413,4 +436,23 @@ impl Drop for ControlPlane {
         // Ends the response streams; the dropped `stop` sender ends the server.
         state.streams.clear();
     }
+}
+
+/// A listener that never accepts and whose queue is full: the kernel drops further SYNs as if nobody
+/// were there.
+fn full_queue(addr: SocketAddr) -> std::io::Result<Vec<Socket>> {
+    const FILL: usize = 8;
+    let listener = Socket::new(Domain::for_address(addr), Type::STREAM, None)?;
+    listener.set_reuse_address(true)?;
+    listener.bind(&addr.into())?;
+    listener.listen(0)?;
+    let mut sockets = vec![listener];
+    for _ in 0..FILL {
+        let socket = Socket::new(Domain::for_address(addr), Type::STREAM, None)?;
+        socket.set_nonblocking(true)?;
+        // In progress; most of them for good.
+        let _ = socket.connect(&addr.into());
+        sockets.push(socket);
+    }
+    Ok(sockets)
 }

@@ -95,6 +95,21 @@ async fn a_cluster_that_goes_is_one_removal_of_its_endpoints_and_its_return_fenc
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn without_a_validator_for_clusters_the_bootstrap_extension_notices_one_that_goes_and_that_is_said_once() {
+    let without = |bootstrap: Bootstrap| bootstrap.remove("/dynamic_resources/ads_config/config_validators/1");
+    let (mesh, pod) = warm(FEEDS[0].setup().bootstrap(without)).await;
+    let before = seen(&mesh, ip(1)).await.generation;
+    let successor = cluster_away_while_its_pod_is_replaced(&mesh, pod).await;
+    let back = wait_seen(&mesh, ip(1), |seen| seen.removals == 1 && seen.presence == "present").await;
+    assert!(back.fenced, "{back:?}");
+    assert_eq!(mesh.post(ECHO, "/order").await.unwrap().pod(), Some("successor"));
+    assert!(seen(&mesh, ip(1)).await.generation > before);
+    assert_eq!(successor.ztunnel().unwrap().connections().log().len(), 1, "a new connection");
+    let said = mesh.envoy.log().unwrap().matches("watch sees endpoints but no clusters").count();
+    assert_eq!(said, 1, "{}", mesh.envoy.log_tail());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_with_another_configuration_is_no_removal() {
     let (mesh, pod) = warm(FEEDS[2].setup()).await;
     wait_polls(&mesh, 2).await;

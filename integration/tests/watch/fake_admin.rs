@@ -185,6 +185,7 @@ async fn polls_that_fail_are_counted_said_once_and_recover_by_themselves() {
         wait_errors(&mesh, before).await;
         let said = mesh.envoy.log().unwrap().matches("watch cannot poll the admin endpoint").count();
         assert_eq!(said, 2, "{feed:?}");
+        assert!(mesh.envoy.log().unwrap().contains("(it answers with status 503)"), "{feed:?}");
         mesh.envoy.assert_alive().unwrap();
     }
 }

@@ -19,13 +19,9 @@ fn suspicious(bootstrap: Bootstrap) -> anyhow::Result<Bootstrap> {
         .with_ads_backoff(Duration::from_millis(100), Duration::from_millis(500))
 }
 
-/// For the looks at the control plane the polls' call-outs are needed, also beside a validator.
+/// The looks at the control plane need the admin endpoint, and no polls.
 fn with_looks(feed: Feed) -> Setup {
-    let setup = feed.setup().bootstrap(suspicious);
-    match feed {
-        Feed::Validator(_) => setup.bootstrap(|bootstrap| crate::support::polls(bootstrap, &json!({}))),
-        Feed::Admin(_) => setup,
-    }
+    feed.setup().bootstrap(suspicious)
 }
 
 async fn two_pods(setup: Setup) -> (Mesh, Pod, Pod) {
@@ -132,15 +128,39 @@ async fn without_the_gauge_an_outage_is_not_seen_and_that_is_said_once() {
         assert!(std::time::Instant::now() < deadline, "nothing is said: {}", mesh.envoy.log_tail());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    // Several looks later.
-    let polls = crate::support::polled(&mesh).await;
-    mesh.envoy
-        .admin()
-        .wait_for_stat("cluster.prometheus_stats.upstream_rq_total", WITHIN, |sent| sent > polls + 6)
-        .await
-        .unwrap();
-    assert_eq!(said(), 1, "once is enough");
+    let sent = mesh.envoy.admin().stat("cluster.prometheus_stats.upstream_rq_total").await.unwrap();
+    assert!(sent <= 3, "looks that tell nothing become rare: {sent} were sent");
     assert_eq!(page(&mesh, "").await["control_plane"]["connected"], json!(null));
     mesh.control_plane.outage().await;
     mesh.envoy.assert_alive().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_black_hole_is_suspected_once_and_its_attempts_to_connect_are_no_return() {
+    for feed in [FEEDS[0], FEEDS[2]] {
+        let setup = with_looks(feed)
+            .bootstrap(|bootstrap| bootstrap.with_ads_backoff(Duration::from_secs(1), Duration::from_secs(2)));
+        let (mesh, _one, two) = two_pods(setup).await;
+        mesh.control_plane.black_hole().await.unwrap();
+        mesh.wait_stat("watch_suspected", |suspected| suspected >= 1).await.unwrap();
+        let timeouts = "cluster.xds-grpc.upstream_cx_connect_timeout";
+        mesh.envoy.admin().wait_for_stat(timeouts, WITHIN, |attempts| attempts >= 4).await.unwrap();
+        // Envoy's gauge is 1 during every attempt.
+        wait_connected(&mesh, true).await;
+        wait_connected(&mesh, false).await;
+        assert_eq!(mesh.stat("watch_suspected").await.unwrap(), 1, "{feed:?}: once, however often Envoy tries");
+        let log = mesh.envoy.log().unwrap();
+        assert_eq!(log.matches("the control plane is back").count(), 0, "{feed:?}: no attempt is a return");
+        mesh.control_plane.remove_endpoint(&lab::control_plane::cluster_name(ECHO, 80), two.addr()).unwrap();
+        mesh.control_plane.recover().await.unwrap();
+        mesh.acked().await.unwrap();
+        removed(&mesh, ip(2), 1).await;
+        let log = async || mesh.envoy.log().unwrap().matches("the control plane is back").count();
+        let deadline = std::time::Instant::now() + WITHIN;
+        while log().await == 0 {
+            assert!(std::time::Instant::now() < deadline, "{feed:?}: the return is not seen");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert_eq!(mesh.stat("watch_suspected").await.unwrap(), 2, "{feed:?}: once in the gap, once at its end");
+    }
 }

@@ -6,6 +6,7 @@ mod decoder;
 mod fake_admin;
 mod gap;
 mod order;
+mod restart;
 mod scenes;
 mod shapes;
 mod support;

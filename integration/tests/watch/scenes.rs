@@ -98,15 +98,16 @@ async fn a_draining_endpoint_is_fenced_and_its_return_to_health_fences_again() {
             mesh.control_plane.set_health(&cluster, pod.addr(), health).unwrap();
             mesh.acked().await.unwrap();
         };
+        let mut delays = Delays::default();
         set(Health::Unhealthy).await;
-        settled(&mesh, feed).await;
-        assert_eq!(seen(&mesh, ip(1)).await.removals, 0, "{feed:?}: unhealthy is no removal by default");
+        assert_eq!(removed(&mesh, ip(1), 1).await.presence, "gone", "{feed:?}: it may be replaced until it is healthy");
+        delays.measure(&mesh, ip(1)).await;
         set(Health::Healthy).await;
+        wait_seen(&mesh, ip(1), |seen| seen.presence == "present").await;
         mesh.get(ECHO, "/").await.unwrap();
         set(Health::Draining).await;
-        let draining = removed(&mesh, ip(1), 1).await;
-        assert_eq!((draining.removals, draining.presence.as_str()), (1, "gone"), "{feed:?}");
-        let mut delays = Delays::default();
+        let draining = removed(&mesh, ip(1), 2).await;
+        assert_eq!((draining.removals, draining.presence.as_str()), (2, "gone"), "{feed:?}");
         delays.measure(&mesh, ip(1)).await;
         delays.report("health change", feed);
         assert!(delays.worst() < MAX_INTERVAL, "{feed:?}: {delays:?}");
@@ -178,6 +179,7 @@ async fn a_flap_is_a_removal_and_a_return_and_breaks_nothing() {
     for feed in FEEDS {
         let (mesh, pod) = warm(feed).await;
         let mut last = seen(&mesh, ip(1)).await.generation;
+        let mut delays = Delays::default();
         let flaps = if feed.is_admin() { 2 } else { 5 };
         for flap in 1..=flaps {
             mesh.unlist(ECHO, pod.addr()).await.unwrap();
@@ -185,12 +187,14 @@ async fn a_flap_is_a_removal_and_a_return_and_breaks_nothing() {
             // The return, or the fallen counters, or both.
             let seen = wait_seen(&mesh, ip(1), |seen| seen.removals >= flap && seen.presence == "present").await;
             assert!(seen.fenced, "{feed:?}: flap {flap}: {seen:?}");
+            delays.measure(&mesh, ip(1)).await;
             assert_eq!(mesh.post(ECHO, "/order").await.unwrap().status, StatusCode::OK, "{feed:?}: flap {flap}");
             let now = self::seen(&mesh, ip(1)).await.generation;
             assert!(now > last, "{feed:?}: flap {flap}");
             last = now;
             settled(&mesh, feed).await;
         }
+        delays.report("flap", feed);
         assert_eq!(seen(&mesh, ip(1)).await.removals, flaps, "{feed:?}: no flap counts twice");
     }
 }

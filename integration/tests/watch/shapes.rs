@@ -10,7 +10,7 @@ use envoy_types::pb::envoy::config::{
     },
     endpoint::v3::{
         ClusterLoadAssignment, Endpoint as EnvoyEndpoint, LbEndpoint, LedsClusterLocalityConfig, LocalityLbEndpoints,
-        endpoint::AdditionalAddress, lb_endpoint::HostIdentifier,
+        endpoint::AdditionalAddress, lb_endpoint::HostIdentifier, locality_lb_endpoints::LbConfig,
     },
 };
 use envoy_types::pb::google::protobuf::{Struct, Value, value::Kind as ValueKind};
@@ -210,7 +210,8 @@ async fn endpoints_by_leds_are_left_out_and_that_is_said_once() {
             }),
             leds_collection_name: format!("xdstp://test/envoy.config.endpoint.v3.LbEndpoint/{version}/*"),
         };
-        let locality = LocalityLbEndpoints { leds_cluster_locality_config: Some(leds), ..Default::default() };
+        let locality =
+            LocalityLbEndpoints { lb_config: Some(LbConfig::LedsClusterLocalityConfig(leds)), ..Default::default() };
         let message = ClusterLoadAssignment {
             cluster_name: cluster_name(ECHO, 80),
             endpoints: vec![locality],
