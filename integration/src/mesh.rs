@@ -214,6 +214,32 @@ impl Mesh {
         Ok(())
     }
 
+    /// Starts the waypoint's successor beside it, as a hot restart does; gives back the predecessor, which
+    /// ends by itself. The setup must have chosen a base id.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub async fn hot_restart_envoy(&mut self) -> Result<Envoy> {
+        let (base, epoch) = self.options.hot_restart.context("no base id was chosen")?;
+        self.options.hot_restart = Some((base, epoch + 1));
+        let netns = self.envoy.netns().clone();
+        let successor = Envoy::start(&netns, &self.bootstrap, &self.options)?;
+        // Until the successor takes the admin endpoint over, its predecessor answers.
+        let deadline = Instant::now() + WITHIN;
+        while successor.admin().stat("server.hot_restart_epoch").await.ok() != Some(u64::from(epoch) + 1) {
+            successor.assert_alive()?;
+            if Instant::now() > deadline {
+                bail!("the successor does not take over: {}", successor.log_tail());
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        successor.wait_ready(WITHIN).await?;
+        let predecessor = std::mem::replace(&mut self.envoy, successor);
+        self.acked().await?;
+        self.listener = (Ipv4Addr::LOCALHOST, self.envoy.admin().listener("service").await?.port()).into();
+        Ok(predecessor)
+    }
+
     /// EDS lists the pod's address under `host`; returns once Envoy has acknowledged it.
     ///
     /// # Errors

@@ -35,6 +35,8 @@ pub struct Options {
     pub module: Option<PathBuf>,
     /// More arguments.
     pub args: Vec<String>,
+    /// For hot restarts: the base id, which no other Envoy of this machine may have, and the epoch.
+    pub hot_restart: Option<(u32, u32)>,
 }
 
 /// A running Envoy; dropping it kills the process and waits for its end.
@@ -67,6 +69,7 @@ impl Default for Options {
             binary: None,
             module: None,
             args: Vec::new(),
+            hot_restart: None,
         }
     }
 }
@@ -267,7 +270,6 @@ fn command(folder: &Path, bootstrap: &Bootstrap, options: &Options) -> Result<Co
     command
         .arg("-c")
         .arg(config)
-        .arg("--disable-hot-restart")
         .args(["--concurrency", &options.workers.to_string()])
         .args(["--log-level", &options.log_level])
         // Tests read the access log.
@@ -276,6 +278,10 @@ fn command(folder: &Path, bootstrap: &Bootstrap, options: &Options) -> Result<Co
         .stdin(Stdio::null())
         .stdout(create(folder, "access.log")?)
         .stderr(create(folder, "envoy.log")?);
+    match options.hot_restart {
+        None => command.arg("--disable-hot-restart"),
+        Some((base, epoch)) => command.args(["--base-id", &base.to_string(), "--restart-epoch", &epoch.to_string()]),
+    };
     if !options.component_log_levels.is_empty() {
         let levels: Vec<String> =
             options.component_log_levels.iter().map(|(component, level)| format!("{component}:{level}")).collect();
