@@ -6,12 +6,13 @@ ENVOY_VERSION ?= 1.40.0
 ENVOY_VERSIONS := 1.38.3 1.39.3 1.40.0
 
 MACHETE := .tools/bin/cargo-machete
+FUZZ := .tools/bin/cargo-fuzz
 MODULE := target/release/libstale_guard.so
 
 export ENVOY_VERSION
 
 .DEFAULT_GOAL := help
-.PHONY: help tools envoy envoys build demo test lint fmt clean
+.PHONY: help tools envoy envoys build demo test lint bench fuzz fmt clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -49,6 +50,22 @@ lint: tools $(MACHETE) ## Check formatting, clippy, documentation, unused depend
 
 $(MACHETE):
 	cargo install --quiet --locked --root .tools cargo-machete
+
+bench: envoy build ## Measure what the module costs, as ratios side by side (5 minutes)
+	cargo build --package stale-guard-lab --bin watch-bench
+	STALE_GUARD_MODULE=$(MODULE) target/debug/watch-bench updates
+	STALE_GUARD_MODULE=$(MODULE) target/debug/watch-bench polls
+
+# cargo-fuzz asks for features that a stable compiler has only with RUSTC_BOOTSTRAP.
+fuzz: tools $(FUZZ) ## Fuzz the decoders, ten million executions each (10 minutes)
+	@for target in eds admin; do \
+		mkdir -p fuzz/new/$$target && \
+		(cd fuzz && RUSTC_BOOTSTRAP=1 PATH="$(CURDIR)/.tools/bin:$$PATH" \
+			cargo fuzz run --sanitizer none $$target new/$$target corpus/$$target -- -runs=10000000 -max_len=512) || exit 1; \
+	done
+
+$(FUZZ):
+	cargo install --quiet --locked --root .tools cargo-fuzz
 
 fmt: ## Format the code
 	cargo fmt --all

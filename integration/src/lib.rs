@@ -12,4 +12,5 @@ pub mod mesh;
 pub mod netns;
 pub mod pod;
 pub mod sandbox;
+pub mod scenes;
 pub mod ztunnel;

@@ -7,66 +7,19 @@ use std::time::Duration;
 
 use http::StatusCode;
 use lab::{
-    bootstrap::{Bootstrap, ExtensionPoint, Variant},
-    load::{HeldStream, StreamSpec},
-    mesh::{ECHO, Mesh, Setup, WITHIN},
-    pod::Pod,
+    bootstrap::Variant,
+    mesh::{ECHO, Setup, WITHIN},
+    scenes::{broken, fence, hold, hung, outer, replace_after_drain, replace_after_removal, replace_in_the_dark, warm},
 };
 use serde_json::json;
 
-/// Answers with headers, and a body that never ends.
-const HANG: &str = "/?hang=body";
-
-/// A waypoint with one pod that has answered one request, so that both its pools are warm.
-async fn warm(setup: Setup) -> (Mesh, Pod) {
-    let mesh = setup.start().await.unwrap();
-    let pod = mesh.pod("old", 1).await.unwrap();
-    mesh.list(ECHO, pod.addr()).await.unwrap();
-    let first = mesh.get(ECHO, "/").await.unwrap();
-    assert_eq!((first.status, first.pod()), (StatusCode::OK, Some("old")), "the path works before the fault");
-    (mesh, pod)
-}
-
-/// A waypoint with one pod to which one stream is open and nothing else: no idle connection is there
-/// whose end, sent to a pod that is gone, could meet the successor's RST before a request does.
-async fn hung(setup: Setup) -> (Mesh, Pod, HeldStream) {
-    let mesh = setup.start().await.unwrap();
-    let pod = mesh.pod("old", 1).await.unwrap();
-    mesh.list(ECHO, pod.addr()).await.unwrap();
-    let stream = HeldStream::open(&mesh.connector(), &StreamSpec::get(ECHO, HANG), "hung").await.unwrap();
-    (mesh, pod, stream)
-}
-
-/// The pod leaves EDS, then vanishes without FIN; another pod gets its address, and EDS lists it.
-async fn replace_after_removal(mesh: &Mesh, pod: Pod) -> Pod {
-    let addr = pod.addr();
-    mesh.unlist(ECHO, addr).await.unwrap();
-    pod.vanish().await.unwrap();
-    let successor = mesh.pod("new", 1).await.unwrap();
-    mesh.list(ECHO, addr).await.unwrap();
-    successor
-}
-
-/// Outer connections that the successor's kernel saw: all are new, since a dead one is answered RST
-/// before anything accepts it.
-fn outer(pod: &Pod) -> usize {
-    pod.ztunnel().unwrap().connections().log().len()
-}
-
 async fn post_to_the_successor(variant: Variant) -> (StatusCode, usize, usize, u64) {
-    let (mesh, pod) = warm(Setup::new(variant)).await;
-    mesh.unlist(ECHO, pod.addr()).await.unwrap();
-    // The inner connection closes first: its end still reaches the pod, so that no retransmission
-    // of it meets the successor's RST before the POST does.
-    mesh.drained(ECHO).await.unwrap();
-    let addr = pod.addr();
-    pod.vanish().await.unwrap();
-    let successor = mesh.pod("new", 1).await.unwrap();
-    mesh.list(ECHO, addr).await.unwrap();
+    let (mesh, pod) = warm(Setup::new(variant)).await.unwrap();
+    let successor = replace_after_drain(&mesh, pod).await.unwrap();
     let reply = mesh.post(ECHO, "/order").await.unwrap();
-    let resets = mesh.envoy.admin().stat("cluster.connect_originate.upstream_cx_destroy_remote_with_active_rq").await;
+    let resets = broken(&mesh).await.unwrap();
     mesh.envoy.assert_alive().unwrap();
-    (reply.status, successor.executed(&reply.id), outer(&successor), resets.unwrap())
+    (reply.status, successor.executed(&reply.id), outer(&successor), resets)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -86,12 +39,12 @@ async fn the_fence_sends_a_post_over_a_new_connection_at_the_first_attempt() {
 
 /// The same with a stream that hangs on the outer connection, which is never idle then.
 async fn post_beside_a_hung_stream(setup: Setup) -> (StatusCode, usize, u64) {
-    let (mesh, pod, stream) = hung(setup).await;
-    let successor = replace_after_removal(&mesh, pod).await;
+    let (mesh, pod, stream) = hung(setup).await.unwrap();
+    let successor = replace_after_removal(&mesh, pod).await.unwrap();
     let reply = mesh.post(ECHO, "/order").await.unwrap();
-    let resets = mesh.envoy.admin().stat("cluster.connect_originate.upstream_cx_destroy_remote_with_active_rq").await;
+    let resets = broken(&mesh).await.unwrap();
     drop(stream);
-    (reply.status, successor.executed(&reply.id), resets.unwrap())
+    (reply.status, successor.executed(&reply.id), resets)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -114,7 +67,7 @@ const OTHER: &str = "other.default.svc.cluster.local";
 
 /// The address moves to a pod of another service, within one response of the control plane.
 async fn moved_to_another_service(variant: Variant) -> (StatusCode, usize, u64) {
-    let (mesh, pod, stream) = hung(Setup::new(variant).services(&[ECHO, OTHER])).await;
+    let (mesh, pod, stream) = hung(Setup::new(variant).services(&[ECHO, OTHER])).await.unwrap();
     let addr = pod.addr();
     pod.vanish().await.unwrap();
     let successor = mesh.pod("of-other", 1).await.unwrap();
@@ -125,12 +78,12 @@ async fn moved_to_another_service(variant: Variant) -> (StatusCode, usize, u64) 
     mesh.control_plane.release();
     mesh.acked().await.unwrap();
     let reply = mesh.post(OTHER, "/order").await.unwrap();
-    let resets = mesh.envoy.admin().stat("cluster.connect_originate.upstream_cx_destroy_remote_with_active_rq").await;
+    let resets = broken(&mesh).await.unwrap();
     let old = mesh.get(ECHO, "/").await.unwrap();
     assert_eq!(old.status, StatusCode::SERVICE_UNAVAILABLE, "the first service has no endpoint any more");
     assert_eq!(successor.executed(&old.id), 0, "its request must not reach the other service's pod");
     drop(stream);
-    (reply.status, successor.executed(&reply.id), resets.unwrap())
+    (reply.status, successor.executed(&reply.id), resets)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -147,8 +100,8 @@ async fn the_fence_keeps_the_new_service_off_the_old_services_connection() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flap_of_a_live_pod_breaks_nothing_in_flight() {
-    let (mesh, pod) = warm(Setup::new(Variant::StaleGuard)).await;
-    let held = HeldStream::open(&mesh.connector(), &StreamSpec::get(ECHO, HANG), "held").await.unwrap();
+    let (mesh, pod) = warm(Setup::new(Variant::StaleGuard)).await.unwrap();
+    let held = hold(&mesh, ECHO, "held").await.unwrap();
     let slow = mesh.request(http::Method::POST, ECHO, "/?delay_ms=1500").body(bytes::Bytes::new()).unwrap();
     let id = slow.headers()["x-request-id"].to_str().unwrap().to_owned();
     let (slow, flapped) = tokio::join!(mesh.send(slow), async {
@@ -168,7 +121,8 @@ async fn a_flap_of_a_live_pod_breaks_nothing_in_flight() {
 
 /// A second pod, and the first one becomes a black hole; every request wants the first pod's turn.
 async fn black_hole(setup: Setup) -> (Duration, StatusCode, Option<String>) {
-    let (mesh, pod) = warm(setup.bootstrap(|bootstrap| bootstrap.with_route_timeout(Duration::from_secs(15)))).await;
+    let (mesh, pod) =
+        warm(setup.bootstrap(|bootstrap| bootstrap.with_route_timeout(Duration::from_secs(15)))).await.unwrap();
     pod.link().black_hole().await.unwrap();
     let second = mesh.pod("second", 2).await.unwrap();
     mesh.list(ECHO, second.addr()).await.unwrap();
@@ -176,10 +130,6 @@ async fn black_hole(setup: Setup) -> (Duration, StatusCode, Option<String>) {
     let (one, two) = tokio::join!(mesh.get(ECHO, "/"), mesh.get(ECHO, "/"));
     let slower = [one.unwrap(), two.unwrap()].into_iter().max_by_key(|reply| reply.took).unwrap();
     (slower.took, slower.status, slower.pod().map(str::to_owned))
-}
-
-fn with_user_timeout(bootstrap: Bootstrap) -> anyhow::Result<Bootstrap> {
-    bootstrap.with_config_fields(ExtensionPoint::Fence, &json!({ "tcp": { "user_timeout": "3s" } }))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -191,16 +141,16 @@ async fn stock_hangs_in_a_black_hole_until_the_routes_timeout() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_user_timeout_ends_a_black_hole_and_the_request_succeeds_elsewhere() {
-    let (took, status, pod) = black_hole(Setup::new(Variant::StaleGuard).bootstrap(with_user_timeout)).await;
+    let (took, status, pod) =
+        black_hole(Setup::new(Variant::StaleGuard).bootstrap(fence(json!({ "tcp": { "user_timeout": "3s" } })))).await;
     assert_eq!((status, pod.as_deref()), (StatusCode::OK, Some("second")));
     assert!(took < Duration::from_secs(12), "bounded by the user timeout, not by the route's: {took:?}");
 }
 
 /// The pod is replaced, and no update says so; then a request comes that its inner connection takes.
 async fn unannounced_replacement(variant: Variant, method: http::Method) -> (StatusCode, usize, Option<u32>) {
-    let (mesh, pod) = warm(Setup::new(variant)).await;
-    pod.vanish().await.unwrap();
-    let successor = mesh.pod("new", 1).await.unwrap();
+    let (mesh, pod) = warm(Setup::new(variant)).await.unwrap();
+    let successor = replace_in_the_dark(&mesh, pod).await.unwrap();
     let request = mesh.request(method, ECHO, "/").body(bytes::Bytes::new()).unwrap();
     let reply = mesh.send(request).await.unwrap();
     (reply.status, successor.executed(&reply.id), reply.attempts())
@@ -224,9 +174,8 @@ async fn a_post_at_an_unannounced_replacement_fails_and_is_not_replayed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reset_is_explained_to_the_operator() {
-    let (mesh, pod) = warm(Setup::new(Variant::StaleGuard)).await;
-    pod.vanish().await.unwrap();
-    let _successor = mesh.pod("new", 1).await.unwrap();
+    let (mesh, pod) = warm(Setup::new(Variant::StaleGuard)).await.unwrap();
+    let _successor = replace_in_the_dark(&mesh, pod).await.unwrap();
     let reply = mesh.post(ECHO, "/order").await.unwrap();
     let entry = mesh.envoy.wait_for_access_log(WITHIN, |entry| entry["request_id"] == reply.id.as_str()).await.unwrap();
     assert_eq!(entry["response_flags"], "UC", "{entry:#}");

@@ -6,8 +6,8 @@ use http::{Method, StatusCode};
 use lab::{
     bootstrap::{Bootstrap, Variant},
     envoy::Binary,
-    mesh::{ECHO, Mesh, Setup},
-    pod::Pod,
+    mesh::{ECHO, Setup},
+    scenes::{replace_in_the_dark, warm},
 };
 
 fn on(version: &str, variant: Variant) -> Setup {
@@ -16,17 +16,9 @@ fn on(version: &str, variant: Variant) -> Setup {
     if variant.has_module() { setup.bootstrap(Bootstrap::without_config_validators) } else { setup }
 }
 
-async fn warm(setup: Setup) -> (Mesh, Pod) {
-    let mesh = setup.start().await.unwrap();
-    let pod = mesh.pod("old", 1).await.unwrap();
-    mesh.list(ECHO, pod.addr()).await.unwrap();
-    assert_eq!(mesh.get(ECHO, "/").await.unwrap().status, StatusCode::OK);
-    (mesh, pod)
-}
-
 /// Removal, then the address goes to another pod; `seen` waits until the module knows of each step.
 async fn post_to_the_successor(setup: Setup, polls: bool) -> (StatusCode, usize) {
-    let (mesh, pod) = warm(setup).await;
+    let (mesh, pod) = warm(setup).await.unwrap();
     let addr = pod.addr();
     if polls {
         mesh.wait_stat("watch_admin_added", |added| added == 1).await.unwrap();
@@ -53,9 +45,8 @@ async fn fence_works_on(version: &str) {
 
 async fn retry_works_on(version: &str) {
     for (method, expected) in [(Method::GET, StatusCode::OK), (Method::POST, StatusCode::SERVICE_UNAVAILABLE)] {
-        let (mesh, pod) = warm(on(version, Variant::StaleGuard)).await;
-        pod.vanish().await.unwrap();
-        let successor = mesh.pod("new", 1).await.unwrap();
+        let (mesh, pod) = warm(on(version, Variant::StaleGuard)).await.unwrap();
+        let successor = replace_in_the_dark(&mesh, pod).await.unwrap();
         let request = mesh.request(method.clone(), ECHO, "/").body(Bytes::new()).unwrap();
         let reply = mesh.send(request).await.unwrap();
         assert_eq!(reply.status, expected, "{version}: {method} at an unannounced replacement");

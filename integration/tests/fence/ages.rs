@@ -15,7 +15,7 @@ use crate::scenes::{http_entry, page, warm};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_through_a_tunnel_shows_the_outer_connections_age() {
-    let (mesh, pod) = warm(Setup::new(Variant::StaleGuard)).await;
+    let (mesh, pod) = warm(Setup::new(Variant::StaleGuard)).await.unwrap();
     tokio::time::sleep(Duration::from_millis(300)).await;
     let reply = mesh.get(ECHO, "/").await.unwrap();
     let entry = http_entry(&mesh, &reply.id).await;

@@ -14,26 +14,19 @@ use lab::{
     pod::{Pod, PodSpec},
 };
 
-use crate::scenes::{BROKEN, hold, hung, outer, outer_open, replace_after_removal, replace_in_the_dark, warm};
-
-async fn broken(mesh: &Mesh) -> u64 {
-    mesh.envoy.admin().stat(BROKEN).await.unwrap()
-}
+use crate::scenes::{
+    broken, hold, hung, outer, outer_open, replace_after_drain, replace_after_removal, replace_in_the_dark, warm,
+};
 
 /// 1: the address is used again, and a half-open outer connection answers with RST.
 #[tokio::test(flavor = "multi_thread")]
 async fn case_1_an_announced_replacement_gets_a_post_at_the_first_attempt() {
     for (variant, expected) in [(Variant::Stock, (503, 0, 1)), (Variant::FenceOnly, (200, 1, 0))] {
-        let (mesh, pod) = warm(Setup::new(variant)).await;
-        mesh.unlist(ECHO, pod.addr()).await.unwrap();
-        mesh.drained(ECHO).await.unwrap();
-        let addr = pod.addr();
-        pod.vanish().await.unwrap();
-        let successor = mesh.pod("new", 1).await.unwrap();
-        mesh.list(ECHO, addr).await.unwrap();
+        let (mesh, pod) = warm(Setup::new(variant)).await.unwrap();
+        let successor = replace_after_drain(&mesh, pod).await.unwrap();
         let request = mesh.request(Method::POST, ECHO, "/").body(Bytes::from(vec![b'x'; 100])).unwrap();
         let reply = mesh.send(request).await.unwrap();
-        let got = (reply.status.as_u16(), successor.executed(&reply.id), broken(&mesh).await);
+        let got = (reply.status.as_u16(), successor.executed(&reply.id), broken(&mesh).await.unwrap());
         assert_eq!(got, expected, "{}: status, executions, dead connections used", variant.name());
         assert_eq!(reply.attempts(), Some(1));
     }
@@ -41,15 +34,15 @@ async fn case_1_an_announced_replacement_gets_a_post_at_the_first_attempt() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn case_1_without_any_signal_a_get_is_retried_and_a_post_is_not() {
-    let (mesh, pod) = warm(Setup::new(Variant::StaleGuard)).await;
-    let successor = replace_in_the_dark(&mesh, pod).await;
+    let (mesh, pod) = warm(Setup::new(Variant::StaleGuard)).await.unwrap();
+    let successor = replace_in_the_dark(&mesh, pod).await.unwrap();
     let post = mesh.post(ECHO, "/").await.unwrap();
     assert_eq!(
         (post.status, successor.executed(&post.id), post.attempts()),
         (StatusCode::SERVICE_UNAVAILABLE, 0, Some(1))
     );
-    let (mesh, pod) = warm(Setup::new(Variant::StaleGuard)).await;
-    let successor = replace_in_the_dark(&mesh, pod).await;
+    let (mesh, pod) = warm(Setup::new(Variant::StaleGuard)).await.unwrap();
+    let successor = replace_in_the_dark(&mesh, pod).await.unwrap();
     let get = mesh.get(ECHO, "/").await.unwrap();
     assert_eq!((get.status, successor.executed(&get.id), get.attempts()), (StatusCode::OK, 1, Some(2)));
 }
@@ -58,18 +51,18 @@ async fn case_1_without_any_signal_a_get_is_retried_and_a_post_is_not() {
 #[tokio::test(flavor = "multi_thread")]
 async fn case_2_a_return_before_the_idle_timeout_opens_a_new_outer_connection() {
     let idle = Duration::from_secs(15);
-    let (mesh, pod, stream) = hung(Setup::new(Variant::HboneIdleTimeout(idle))).await;
-    let successor = replace_after_removal(&mesh, pod).await;
+    let (mesh, pod, stream) = hung(Setup::new(Variant::HboneIdleTimeout(idle))).await.unwrap();
+    let successor = replace_after_removal(&mesh, pod).await.unwrap();
     let reply = mesh.post(ECHO, "/").await.unwrap();
     assert_eq!(reply.status, StatusCode::SERVICE_UNAVAILABLE, "the control run must fail");
     assert_eq!(successor.executed(&reply.id), 0);
     drop((stream, mesh));
 
     let with_idle = move |bootstrap: lab::bootstrap::Bootstrap| bootstrap.with_hbone_idle_timeout(idle);
-    let (mesh, pod, stream) = hung(Setup::new(Variant::FenceOnly).bootstrap(with_idle)).await;
+    let (mesh, pod, stream) = hung(Setup::new(Variant::FenceOnly).bootstrap(with_idle)).await.unwrap();
     let total = "cluster.connect_originate.upstream_cx_total";
     let before = mesh.envoy.admin().stat(total).await.unwrap();
-    let successor = replace_after_removal(&mesh, pod).await;
+    let successor = replace_after_removal(&mesh, pod).await.unwrap();
     let reply = mesh.post(ECHO, "/").await.unwrap();
     assert_eq!((reply.status, successor.executed(&reply.id)), (StatusCode::OK, 1));
     assert_eq!(mesh.envoy.admin().stat(total).await.unwrap(), before + 1, "one new outer connection");
@@ -80,7 +73,7 @@ async fn case_2_a_return_before_the_idle_timeout_opens_a_new_outer_connection() 
 async fn case_2_a_connection_closed_by_the_idle_timeout_is_replaced() {
     let with_idle =
         |bootstrap: lab::bootstrap::Bootstrap| bootstrap.with_hbone_idle_timeout(Duration::from_millis(300));
-    let (mesh, pod) = warm(Setup::new(Variant::FenceOnly).bootstrap(with_idle)).await;
+    let (mesh, pod) = warm(Setup::new(Variant::FenceOnly).bootstrap(with_idle)).await.unwrap();
     // The outer connection is idle once its last tunnel is over.
     pod.app().unwrap().close_idle();
     pod.ztunnel().unwrap().connections().wait_closed(0).await.unwrap();
@@ -148,7 +141,7 @@ async fn case_6_a_thousand_gets_against_a_short_keep_alive_all_succeed() {
 async fn case_6_a_fin_that_crosses_a_get_is_survived() {
     for (variant, status) in [(Variant::Stock, StatusCode::SERVICE_UNAVAILABLE), (Variant::StaleGuard, StatusCode::OK)]
     {
-        let (mesh, pod) = warm(Setup::new(variant)).await;
+        let (mesh, pod) = warm(Setup::new(variant)).await.unwrap();
         pod.script().next(1, Behaviour::FinCrossing);
         let reply = mesh.get(ECHO, "/").await.unwrap();
         assert_eq!(reply.status, status, "{}", variant.name());
@@ -177,7 +170,7 @@ async fn rolling_update_under_posts(variant: Variant) -> (usize, Vec<lab::mesh::
         mesh.list(ECHO, pod.addr()).await.unwrap();
     }
     // One stream on each: their connections are never idle, and nothing is sent on them meanwhile.
-    let streams = [hold(&mesh, ECHO, "held-1").await, hold(&mesh, ECHO, "held-2").await];
+    let streams = [hold(&mesh, ECHO, "held-1").await.unwrap(), hold(&mesh, ECHO, "held-2").await.unwrap()];
     let stop = tokio::sync::watch::Sender::new(false);
     let load = async {
         let mut ticks = tokio::time::interval(Duration::from_millis(50));
@@ -223,7 +216,7 @@ async fn case_7_a_rolling_update_fails_no_post_and_repeats_none() {
 /// 25: the outer connection of an endpoint that has gone dangles.
 #[tokio::test(flavor = "multi_thread")]
 async fn case_25_after_a_removal_no_tunnel_goes_over_the_dangling_connection() {
-    let (mesh, pod) = warm(Setup::new(Variant::FenceOnly)).await;
+    let (mesh, pod) = warm(Setup::new(Variant::FenceOnly)).await.unwrap();
     mesh.unlist(ECHO, pod.addr()).await.unwrap();
     mesh.drained(ECHO).await.unwrap();
     assert_eq!(outer_open(&pod), 1, "Envoy keeps the outer connection; nobody may use it");
@@ -237,7 +230,7 @@ async fn case_25_after_a_removal_no_tunnel_goes_over_the_dangling_connection() {
 #[tokio::test(flavor = "multi_thread")]
 async fn case_27_a_pod_of_another_service_gets_no_request_after_the_removal() {
     for variant in [Variant::Stock, Variant::StaleGuard] {
-        let (mesh, pod) = warm(Setup::new(variant)).await;
+        let (mesh, pod) = warm(Setup::new(variant)).await.unwrap();
         let addr = pod.addr();
         pod.vanish().await.unwrap();
         let stranger = mesh.pod("stranger", 1).await.unwrap();

@@ -56,7 +56,7 @@ async fn removal_closes_idle_inner_connections_at_once_and_no_outer_one() {
 async fn removal_leaves_a_busy_inner_connection_until_its_request_is_done() {
     for http2 in [false, true] {
         let (mesh, pod) = mesh(Variant::Stock, http2).await;
-        let mut stream = hold(&mesh, ECHO, "busy").await;
+        let mut stream = hold(&mesh, ECHO, "busy").await.unwrap();
         mesh.unlist(ECHO, pod.addr()).await.unwrap();
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert!(stream.ended().is_none() && closed_after(&pod, 0, Instant::now()).is_none(), "it is left alone");
@@ -75,7 +75,7 @@ async fn the_clean_up_of_original_dst_hosts_leaves_idle_outer_connections_alone(
         let cluster = bootstrap.cluster("connect_originate")?;
         bootstrap.patch(&format!("{cluster}/cleanup_interval"), json!("1s"))
     };
-    let (mesh, pod) = warm(Setup::new(Variant::FenceOnly).bootstrap(quick)).await;
+    let (mesh, pod) = warm(Setup::new(Variant::FenceOnly).bootstrap(quick)).await.unwrap();
     mesh.unlist(ECHO, pod.addr()).await.unwrap();
     mesh.drained(ECHO).await.unwrap();
     let connections = pod.ztunnel().unwrap().connections();
@@ -130,7 +130,7 @@ fn since(clock: SystemTime, log: &str) -> Duration {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_validator_a_poll_learns_of_a_removal() {
     let without = |bootstrap: lab::bootstrap::Bootstrap| bootstrap.without_config_validators();
-    let (mesh, pod) = warm(Setup::new(Variant::FenceOnly).bootstrap(without)).await;
+    let (mesh, pod) = warm(Setup::new(Variant::FenceOnly).bootstrap(without)).await.unwrap();
     let mut times = Vec::new();
     for _ in 0..5 {
         // Polls compare: one must have seen the endpoint before another can miss it.
@@ -153,9 +153,9 @@ async fn without_a_validator_a_poll_learns_of_a_removal() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_terminating_endpoint_sent_as_unhealthy_or_draining_does() {
     for health in [Health::Unhealthy, Health::Draining] {
-        let (mesh, pod) = warm(Setup::new(Variant::FenceOnly)).await;
+        let (mesh, pod) = warm(Setup::new(Variant::FenceOnly)).await.unwrap();
         let (second, third) = (mesh.pod("second", 2).await.unwrap(), mesh.pod("third", 3).await.unwrap());
-        let stream = hold(&mesh, ECHO, "busy").await;
+        let stream = hold(&mesh, ECHO, "busy").await.unwrap();
         assert_eq!(mesh.get(ECHO, "/").await.unwrap().pod(), Some("old"), "beside the busy tunnel an idle one");
         for other in [&second, &third] {
             mesh.list(ECHO, other.addr()).await.unwrap();
@@ -179,7 +179,7 @@ async fn what_a_terminating_endpoint_sent_as_unhealthy_or_draining_does() {
 /// and are tunnels that are open already. Gives the status of a POST to the successor.
 async fn replaced_while_draining(fields: serde_json::Value) -> StatusCode {
     let setup = Setup::new(Variant::FenceOnly).bootstrap(crate::scenes::fence(fields));
-    let (mesh, pod) = warm(setup).await;
+    let (mesh, pod) = warm(setup).await.unwrap();
     let (cluster, addr) = (cluster_name(ECHO, 80), pod.addr());
     mesh.control_plane.set_health(&cluster, addr, Health::Draining).unwrap();
     mesh.acked().await.unwrap();

@@ -49,7 +49,7 @@ async fn a_listener_update_with_open_tunnels_loses_nothing_and_leaks_nothing() {
     let mesh = setup.start().await.unwrap();
     let pod = mesh.pod("pod", 1).await.unwrap();
     mesh.list(ECHO, pod.addr()).await.unwrap();
-    let mut held = hold(&mesh, ECHO, "across-updates").await;
+    let mut held = hold(&mesh, ECHO, "across-updates").await.unwrap();
     let listener = Bootstrap::load().unwrap();
     let listener = listener.value().pointer(&listener.listener("connect_originate").unwrap()).unwrap().clone();
     for (update, timeout) in [(2, "21s"), (3, "22s"), (4, "23s")] {

@@ -14,7 +14,7 @@ use crate::scenes::{fence, hung, warm};
 #[tokio::test(flavor = "multi_thread")]
 async fn the_outer_connections_socket_has_the_options_that_are_configured() {
     let tcp = json!({ "tcp": { "user_timeout": "7s", "keepalive": { "idle": "11s", "interval": "3s", "probes": 5 } } });
-    let (mesh, pod) = warm(Setup::new(Variant::FenceOnly).bootstrap(fence(tcp))).await;
+    let (mesh, pod) = warm(Setup::new(Variant::FenceOnly).bootstrap(fence(tcp))).await.unwrap();
     let sockets = mesh.envoy.tcp_liveness(pod.hbone_addr()).unwrap();
     let peer = pod.ztunnel().unwrap().connections().open()[0].peer;
     let expected = TcpLiveness {
@@ -32,7 +32,7 @@ async fn the_outer_connections_socket_has_the_options_that_are_configured() {
 async fn without_the_module_or_with_null_the_socket_has_none_of_them() {
     let null = fence(json!({ "tcp": { "user_timeout": null, "keepalive": null } }));
     for setup in [Setup::new(Variant::Stock), Setup::new(Variant::FenceOnly).bootstrap(null)] {
-        let (mesh, pod) = warm(setup).await;
+        let (mesh, pod) = warm(setup).await.unwrap();
         let sockets = mesh.envoy.tcp_liveness(pod.hbone_addr()).unwrap();
         assert_eq!(
             sockets.iter().map(|socket| (socket.user_timeout, socket.keepalive)).collect::<Vec<_>>(),
@@ -49,7 +49,7 @@ async fn fin_lost(variant: Variant, within: Duration) -> Option<Duration> {
     if variant.has_module() {
         setup = setup.bootstrap(move |bootstrap| bootstrap.with_config_fields(ExtensionPoint::Fence, &tcp));
     }
-    let (_mesh, pod, mut stream) = hung(setup).await;
+    let (_mesh, pod, mut stream) = hung(setup).await.unwrap();
     let start = Instant::now();
     pod.vanish().await.unwrap();
     stream.wait_end(within).await.is_ok().then(|| start.elapsed())
@@ -66,7 +66,7 @@ async fn a_stream_to_a_pod_whose_fin_was_lost_ends_in_bounded_time() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_answer_on_a_live_connection_is_not_taken_for_a_dead_one() {
     let tcp = json!({ "tcp": { "user_timeout": "1s", "keepalive": { "idle": "1s", "interval": "1s" } } });
-    let (mesh, _pod) = warm(Setup::new(Variant::FenceOnly).bootstrap(fence(tcp))).await;
+    let (mesh, _pod) = warm(Setup::new(Variant::FenceOnly).bootstrap(fence(tcp))).await.unwrap();
     let reply = mesh.get(ECHO, "/?delay_ms=4000").await.unwrap();
     assert_eq!(reply.status, http::StatusCode::OK, "acknowledged bytes have no timeout");
 }

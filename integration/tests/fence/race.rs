@@ -56,7 +56,7 @@ async fn a_connection_that_a_worker_opened_before_it_applied_the_removal_is_not_
     let mut provoked = false;
     for attempt in 0..8 {
         mesh.list(ECHO, pod.addr()).await.ok();
-        let before = hold(&mesh, ECHO, "before").await;
+        let before = hold(&mesh, ECHO, "before").await.unwrap();
         let known = outer(&pod);
         tunnels(&mesh, async {
             mesh.control_plane.hold();
@@ -86,10 +86,10 @@ async fn a_connection_opened_to_a_draining_endpoint_in_panic_mode_is_not_used_af
     let pod = mesh.pod("old", 1).await.unwrap();
     let (cluster, addr) = (cluster_name(ECHO, 80), pod.addr());
     mesh.list(ECHO, addr).await.unwrap();
-    let before = hold(&mesh, ECHO, "before").await;
+    let before = hold(&mesh, ECHO, "before").await.unwrap();
     mesh.control_plane.set_health(&cluster, addr, Health::Draining).unwrap();
     mesh.acked().await.unwrap();
-    let between = hold(&mesh, ECHO, "between").await;
+    let between = hold(&mesh, ECHO, "between").await.unwrap();
     assert_eq!(between.pod(), Some("old"), "panic mode, or the race is not provoked");
     assert_eq!(outer(&pod), 2, "after the removal was seen: a connection of its own, under a new generation");
     assert_fenced(&mesh, pod, async || mesh.control_plane.set_health(&cluster, addr, Health::Healthy).unwrap()).await;

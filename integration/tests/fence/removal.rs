@@ -22,7 +22,7 @@ fn closing(variant: Variant) -> Setup {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_of_a_removed_endpoint_is_closed_after_the_set_time_and_the_log_names_us() {
-    let (mesh, pod, mut stream) = hung(closing(Variant::FenceOnly)).await;
+    let (mesh, pod, mut stream) = hung(closing(Variant::FenceOnly)).await.unwrap();
     let start = Instant::now();
     mesh.unlist(ECHO, pod.addr()).await.unwrap();
     stream.wait_end(WITHIN).await.expect("it is closed");
@@ -38,7 +38,7 @@ async fn a_stream_of_a_removed_endpoint_is_closed_after_the_set_time_and_the_log
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_in_flight_then_fails_fast_and_a_get_succeeds_elsewhere() {
-    let (mesh, pod) = warm(closing(Variant::StaleGuard)).await;
+    let (mesh, pod) = warm(closing(Variant::StaleGuard)).await.unwrap();
     pod.script().next(1, Behaviour::HangBeforeHeaders);
     let second = mesh.pod("second", 2).await.unwrap();
     let request = mesh.request(http::Method::GET, ECHO, "/").body(bytes::Bytes::new()).unwrap();
@@ -60,7 +60,7 @@ async fn an_endpoint_that_came_back_keeps_its_tunnels() {
     let other = "gone.default.svc.cluster.local";
     mesh.list(ECHO, flapping.addr()).await.unwrap();
     mesh.list(other, gone.addr()).await.unwrap();
-    let (kept, mut closed) = (hold(&mesh, ECHO, "kept").await, hold(&mesh, other, "closed").await);
+    let (kept, mut closed) = (hold(&mesh, ECHO, "kept").await.unwrap(), hold(&mesh, other, "closed").await.unwrap());
     mesh.unlist(ECHO, flapping.addr()).await.unwrap();
     // Removed later, hence due later: when its tunnel is closed, the other's time is over.
     mesh.unlist(other, gone.addr()).await.unwrap();
@@ -74,7 +74,7 @@ async fn an_endpoint_that_came_back_keeps_its_tunnels() {
 /// 24: by default a long-lived stream of a removed endpoint is left alone, and no new one goes there.
 #[tokio::test(flavor = "multi_thread")]
 async fn case_24_by_default_nothing_is_closed_and_nothing_new_goes_to_a_removed_endpoint() {
-    let (mesh, pod, stream) = hung(Setup::new(Variant::StaleGuard)).await;
+    let (mesh, pod, stream) = hung(Setup::new(Variant::StaleGuard)).await.unwrap();
     mesh.unlist(ECHO, pod.addr()).await.unwrap();
     let tunnels = pod.ztunnel().unwrap().tunnels().len();
     for _ in 0..5 {

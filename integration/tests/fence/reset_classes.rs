@@ -38,7 +38,7 @@ async fn assert_told(mesh: &Mesh, ip: std::net::IpAddr, class: &str, reply: Opti
 #[tokio::test(flavor = "multi_thread")]
 async fn stale_is_a_connection_from_before_the_removal() {
     // Observing, the fence lets Envoy use what it would have fenced, and says what came of it.
-    let (mesh, pod) = warm(setup(json!({ "mode": "observe" }))).await;
+    let (mesh, pod) = warm(setup(json!({ "mode": "observe" }))).await.unwrap();
     let addr = pod.addr();
     mesh.unlist(ECHO, addr).await.unwrap();
     mesh.drained(ECHO).await.unwrap();
@@ -54,9 +54,9 @@ async fn stale_is_a_connection_from_before_the_removal() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn aged_is_a_connection_that_was_silent_for_long() {
-    let (mesh, pod) = warm(setup(json!({ "aged_after": "400ms" }))).await;
+    let (mesh, pod) = warm(setup(json!({ "aged_after": "400ms" }))).await.unwrap();
     let ip = pod.ip();
-    let _successor = replace_in_the_dark(&mesh, pod).await;
+    let _successor = replace_in_the_dark(&mesh, pod).await.unwrap();
     // The silence is the fault.
     tokio::time::sleep(Duration::from_millis(500)).await;
     let reply = mesh.post(ECHO, "/").await.unwrap();
@@ -73,7 +73,7 @@ async fn peer_restart_is_the_ztunnel_of_a_node_going_with_all_its_connections() 
     for pod in [&a, &b] {
         mesh.list(ECHO, pod.addr()).await.unwrap();
     }
-    let streams = [hold(&mesh, ECHO, "one").await, hold(&mesh, ECHO, "two").await];
+    let streams = [hold(&mesh, ECHO, "one").await.unwrap(), hold(&mesh, ECHO, "two").await.unwrap()];
     Node::of([&a, &b]).unwrap().restart_ztunnel(Ending::Rst).await.unwrap();
     mesh.wait_stat("fence_reset_peer_restart", |count| count == 1).await.unwrap();
     assert_eq!(mesh.stat("fence_reset_fresh").await.unwrap(), 1, "the first of them could not know yet");
@@ -135,7 +135,7 @@ async fn tunnel_refused_names_what_refused_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_read_from_the_inner_connection_before_the_connect_is_answered() {
-    let (mesh, pod) = warm(setup(json!({}))).await;
+    let (mesh, pod) = warm(setup(json!({}))).await.unwrap();
     pod.app().unwrap().close_idle();
     mesh.drained(ECHO).await.unwrap();
     pod.ztunnel().unwrap().set_connect(ConnectBehaviour::Answer(StatusCode::SERVICE_UNAVAILABLE));
@@ -150,7 +150,7 @@ async fn nothing_is_read_from_the_inner_connection_before_the_connect_is_answere
 
 #[tokio::test(flavor = "multi_thread")]
 async fn timeout_is_the_kernel_giving_up_on_bytes_that_nobody_acknowledges() {
-    let (mesh, pod) = warm(setup(json!({ "tcp": { "user_timeout": "2s" } }))).await;
+    let (mesh, pod) = warm(setup(json!({ "tcp": { "user_timeout": "2s" } }))).await.unwrap();
     pod.link().black_hole().await.unwrap();
     let reply = mesh.post(ECHO, "/").await.unwrap();
     assert_eq!(reply.status, StatusCode::SERVICE_UNAVAILABLE);
@@ -163,7 +163,7 @@ async fn timeout_is_the_kernel_giving_up_on_bytes_that_nobody_acknowledges() {
 #[tokio::test(flavor = "multi_thread")]
 async fn timeout_is_also_the_kernel_giving_up_on_a_quiet_connection() {
     let tcp = json!({ "tcp": { "user_timeout": "2s", "keepalive": { "idle": "1s", "interval": "1s" } } });
-    let (mesh, pod) = warm(setup(tcp)).await;
+    let (mesh, pod) = warm(setup(tcp)).await.unwrap();
     pod.link().black_hole().await.unwrap();
     mesh.wait_stat("fence_reset_timeout", |count| count == 1).await.unwrap();
     assert_told(&mesh, pod.ip(), "timeout", None).await;
@@ -171,7 +171,7 @@ async fn timeout_is_also_the_kernel_giving_up_on_a_quiet_connection() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fresh_is_an_application_that_broke_while_it_was_asked() {
-    let (mesh, pod) = warm(setup(json!({}))).await;
+    let (mesh, pod) = warm(setup(json!({}))).await.unwrap();
     pod.script().next(1, Behaviour::ReadThenReset);
     let reply = mesh.post(ECHO, "/").await.unwrap();
     assert_eq!((reply.status, pod.executed(&reply.id)), (StatusCode::SERVICE_UNAVAILABLE, 1));
@@ -180,8 +180,8 @@ async fn fresh_is_an_application_that_broke_while_it_was_asked() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn gauges_return_to_zero_and_ages_are_recorded() {
-    let (mesh, pod) = warm(setup(json!({}))).await;
-    let stream = hold(&mesh, ECHO, "held").await;
+    let (mesh, pod) = warm(setup(json!({}))).await.unwrap();
+    let stream = hold(&mesh, ECHO, "held").await.unwrap();
     mesh.wait_stat("fence_tunnels_open", |count| count >= 1).await.unwrap();
     mesh.wait_stat("connections_open", |count| count == 1).await.unwrap();
     pod.crash().await.unwrap();
@@ -209,7 +209,7 @@ async fn older_envoys_tell_less_and_the_classes_hold() {
     for version in ["1.38.3", "1.39.3"] {
         let binary = Binary::version(version).unwrap();
         let setup = setup(json!({ "tcp": { "user_timeout": "2s" } })).envoy(|options| options.binary = Some(binary));
-        let (mesh, pod) = warm(setup.bootstrap(|bootstrap| bootstrap.without_config_validators())).await;
+        let (mesh, pod) = warm(setup.bootstrap(|bootstrap| bootstrap.without_config_validators())).await.unwrap();
         pod.script().next(1, Behaviour::ReadThenReset);
         mesh.post(ECHO, "/").await.unwrap();
         assert_eq!(mesh.wait_stat("fence_reset_fresh", |count| count > 0).await.unwrap(), 1, "{version}");

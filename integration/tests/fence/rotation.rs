@@ -14,7 +14,7 @@ use crate::scenes::{fence, hung, outer, outer_open};
 #[tokio::test(flavor = "multi_thread")]
 async fn new_tunnels_move_to_a_fresh_connection_and_the_old_stream_lives_on() {
     let rotate = json!({ "max_connection_age": "1s", "max_connection_age_jitter": 0 });
-    let (mesh, pod, stream) = hung(Setup::new(Variant::FenceOnly).bootstrap(fence(rotate))).await;
+    let (mesh, pod, stream) = hung(Setup::new(Variant::FenceOnly).bootstrap(fence(rotate))).await.unwrap();
     for connections in 2..=4 {
         // The age is what is tested.
         tokio::time::sleep(Duration::from_millis(1_100)).await;
@@ -31,7 +31,7 @@ async fn new_tunnels_move_to_a_fresh_connection_and_the_old_stream_lives_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_an_age_the_connection_stays() {
-    let (mesh, pod, _stream) = hung(Setup::new(Variant::FenceOnly)).await;
+    let (mesh, pod, _stream) = hung(Setup::new(Variant::FenceOnly)).await.unwrap();
     tokio::time::sleep(Duration::from_millis(1_100)).await;
     let (one, two) = tokio::join!(mesh.post(ECHO, "/?delay_ms=50"), mesh.post(ECHO, "/?delay_ms=50"));
     assert_eq!((one.unwrap().status, two.unwrap().status), (StatusCode::OK, StatusCode::OK));

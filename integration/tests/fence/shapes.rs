@@ -24,7 +24,7 @@ async fn an_ipv6_endpoint_is_fenced_like_any_other() {
     let pod = mesh.pod_with(PodSpec::new("old6", v6())).await.unwrap();
     let addr = pod.addr();
     mesh.list(ECHO, addr).await.unwrap();
-    let stream = hold(&mesh, ECHO, "hung").await;
+    let stream = hold(&mesh, ECHO, "hung").await.unwrap();
     mesh.unlist(ECHO, addr).await.unwrap();
     pod.vanish().await.unwrap();
     let successor = mesh.pod_with(PodSpec::new("new6", v6())).await.unwrap();
@@ -140,8 +140,8 @@ async fn a_gateway_in_front_of_ztunnel_is_fenced_like_a_waypoint() {
         bootstrap.patch(&format!("{listener}/traffic_direction"), json!("OUTBOUND"))
     };
     for variant in [Variant::Stock, Variant::FenceOnly] {
-        let (mesh, pod, stream) = hung(Setup::new(variant).bootstrap(outbound)).await;
-        let successor = replace_after_removal(&mesh, pod).await;
+        let (mesh, pod, stream) = hung(Setup::new(variant).bootstrap(outbound)).await.unwrap();
+        let successor = replace_after_removal(&mesh, pod).await.unwrap();
         let reply = mesh.post(ECHO, "/").await.unwrap();
         let cured = variant.has_module();
         assert_eq!(reply.status == StatusCode::OK, cured, "{}: {reply:?}", variant.name());
