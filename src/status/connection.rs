@@ -4,12 +4,13 @@
 //! in the hooks of the server's life. So the module asks the admin endpoint, for gauges alone.
 
 use std::{
-    sync::{Once, atomic::Ordering},
+    sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 
-use envoy_proxy_dynamic_modules_rust_sdk::{EnvoyBuffer, envoy_log_warn};
+use envoy_proxy_dynamic_modules_rust_sdk::EnvoyBuffer;
 
+use super::note::Note;
 use crate::{
     shared::shared,
     watch::gap::{Gap, Look, Sight},
@@ -28,13 +29,15 @@ pub(super) struct Connection {
     in_flight: bool,
     /// Looks that told nothing since the last one that did.
     blind: u32,
+    /// Whether that was said.
+    said: bool,
 }
 
 // === impl Connection ===
 
 impl Connection {
     pub(super) fn new(gap: Gap, now: Instant) -> Self {
-        Self { gap, next: now, in_flight: false, blind: 0 }
+        Self { gap, next: now, in_flight: false, blind: 0, said: false }
     }
 
     /// Whether to look now; if so, the look counts as in flight.
@@ -48,21 +51,18 @@ impl Connection {
     }
 
     /// The look in flight failed: nothing is known, so nothing is done.
-    pub(super) fn failed(&mut self, why: &str, now: Instant) {
+    pub(super) fn failed(&mut self, why: &str, now: Instant) -> Option<Note> {
         self.in_flight = false;
-        if self.is_blind(now) {
-            static ONCE: Once = Once::new();
-            ONCE.call_once(|| {
-                envoy_log_warn!(
-                    "stale_guard: the admin endpoint cannot be asked for the control plane's connection ({why}), so an \
-                     outage cannot be seen (suspect_after has no effect) until it can"
-                );
-            });
-        }
+        self.is_blind(now).then(|| {
+            Note::Warn(format!(
+                "the admin endpoint cannot be asked for the control plane's connection ({why}), so an outage cannot be \
+                 seen (suspect_after has no effect) until it can"
+            ))
+        })
     }
 
     /// Takes in the answer of the look in flight.
-    pub(super) fn answered(&mut self, body: &[EnvoyBuffer], now: Instant) {
+    pub(super) fn answered(&mut self, body: &[EnvoyBuffer], now: Instant) -> Option<Note> {
         self.in_flight = false;
         let text: Vec<u8> = body.iter().flat_map(|chunk| chunk.as_slice()).copied().collect();
         let control_plane = &shared().control_plane;
@@ -70,10 +70,7 @@ impl Connection {
         control_plane.seen.store(connected.is_some(), Ordering::Relaxed);
         control_plane.connected.store(connected == Some(true), Ordering::Relaxed);
         let Some(connected) = connected else {
-            if self.is_blind(now) {
-                say_unseen();
-            }
-            return;
+            return self.is_blind(now).then(|| Note::Warn(UNSEEN.to_owned()));
         };
         self.blind = 0;
         if connected {
@@ -83,30 +80,28 @@ impl Connection {
         let look = self.gap.look(sight, now);
         self.next = now + self.gap.pause();
         match look {
-            Look::Quiet => {}
+            Look::Quiet => None,
             Look::Suspect => {
-                envoy_log_warn!(
-                    "stale_guard: the control plane has been away for long; every endpoint is fenced, and once more when \
-                     it is back"
-                );
                 shared().suspect();
+                let said = "the control plane has been away for long; every endpoint is fenced, and once more when it is \
+                            back";
+                Some(Note::Warn(said.to_owned()))
             }
             Look::Back { suspected } => {
-                envoy_log_warn!("stale_guard: the control plane is back after a long absence");
                 shared().reconnected(suspected);
+                Some(Note::Warn("the control plane is back after a long absence".to_owned()))
             }
         }
     }
 
-    /// A look has told nothing: whether that is not the first in a row. The first may have come too early,
-    /// or too late for one request.
+    /// A look has told nothing: whether that is to be said. The first in a row may have come too early, or
+    /// too late for one request; the second makes looks rare, and is said once.
     fn is_blind(&mut self, now: Instant) -> bool {
         self.blind = self.blind.saturating_add(1);
-        let blind = self.blind > 1;
-        if blind {
+        if self.blind > 1 {
             self.next = now + BLIND;
         }
-        blind
+        self.blind > 1 && !std::mem::replace(&mut self.said, true)
     }
 }
 
@@ -117,15 +112,8 @@ fn connected(text: &[u8]) -> Option<bool> {
         .find_map(|line| line.trim().strip_prefix("control_plane.connected_state:").map(|value| value.trim() == "1"))
 }
 
-fn say_unseen() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        envoy_log_warn!(
-            "stale_guard: there is no gauge control_plane.connected_state, so a control-plane outage cannot be seen \
-             (suspect_after has no effect); on Istio, add the prefix control_plane to proxyStatsMatcher"
-        );
-    });
-}
+const UNSEEN: &str = "there is no gauge control_plane.connected_state, so a control-plane outage cannot be seen \
+                      (suspect_after has no effect); on Istio, add the prefix control_plane to proxyStatsMatcher";
 
 #[cfg(test)]
 mod tests {
@@ -143,11 +131,12 @@ mod tests {
         let now = Instant::now();
         let mut connection = Connection::new(Gap::new(Duration::from_secs(1)), now);
         assert!(connection.start(now));
-        connection.failed("no cluster", now);
+        assert_eq!(connection.failed("no cluster", now), None);
         let second = now + Duration::from_millis(250);
         assert!(connection.start(second), "the first failure may be an accident");
-        connection.failed("no cluster", second);
+        assert!(connection.failed("no cluster", second).is_some(), "it is said");
         assert!(!connection.start(second + Duration::from_secs(59)));
         assert!(connection.start(second + BLIND));
+        assert_eq!(connection.failed("no cluster", second + BLIND), None, "once");
     }
 }

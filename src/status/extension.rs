@@ -22,6 +22,7 @@ use super::{
     config::{PollSource, StatusConfig},
     connection::{self, Connection},
     metrics::Metrics,
+    note::Note,
     page,
     poller::{Failure, Poller},
 };
@@ -45,7 +46,7 @@ pub(crate) struct StatusExtensionConfig {
     state: Mutex<State>,
 }
 
-/// What changes. Main thread; the lock is never held across a call into Envoy that may call back.
+/// What changes. Main thread; the lock is never held across a call into Envoy.
 struct State {
     poller: Poller,
     connection: Option<Connection>,
@@ -140,31 +141,36 @@ impl StatusExtensionConfig {
         if state.sending.take().is_none() {
             return;
         }
-        match sent {
-            CalloutInitResult::Success => state.in_flight.push((id, call)),
+        let notes = match sent {
+            CalloutInitResult::Success => {
+                state.in_flight.push((id, call));
+                Vec::new()
+            }
             refused => {
                 let why = format!("cluster \"{}\": {refused:?}", self.config.watch.cluster.as_str());
-                state.ended(call, Err(Failure::Other(why)), Instant::now());
+                state.ended(call, Err(Failure::Other(why)), Instant::now())
             }
-        }
+        };
+        drop(state);
+        notes.iter().for_each(Note::say);
     }
 }
 
 // === impl State ===
 
 impl State {
-    /// A call-out is over: its body, or why there is none.
-    fn ended(&mut self, call: Call, result: Result<&[EnvoyBuffer], Failure>, now: Instant) {
+    /// A call-out is over: its body, or why there is none. Gives what is to be said of that.
+    fn ended(&mut self, call: Call, result: Result<&[EnvoyBuffer], Failure>, now: Instant) -> Vec<Note> {
         match (call, result) {
             (Call::Poll, Ok(body)) => self.poller.answered(body, now),
             (Call::Poll, Err(why)) => self.poller.failed(&why, now),
             (Call::Look, result) => {
-                if let Some(connection) = &mut self.connection {
-                    match result {
-                        Ok(body) => connection.answered(body, now),
-                        Err(why) => connection.failed(&why.to_string(), now),
-                    }
-                }
+                let connection = self.connection.as_mut();
+                let note = connection.and_then(|connection| match result {
+                    Ok(body) => connection.answered(body, now),
+                    Err(why) => connection.failed(&why.to_string(), now),
+                });
+                note.into_iter().collect()
             }
         }
     }
@@ -228,9 +234,10 @@ impl BootstrapExtensionConfig for StatusExtensionConfig {
             other => Err(Failure::Other(format!("{other:?}"))),
         };
         let mut state = self.state();
-        if let Some(call) = state.take(callout_id) {
-            state.ended(call, result, Instant::now());
-        }
+        let call = state.take(callout_id);
+        let notes = call.map(|call| state.ended(call, result, Instant::now()));
+        drop(state);
+        notes.iter().flatten().for_each(Note::say);
     }
 
     fn on_admin_request(

@@ -8,6 +8,7 @@ pub mod config;
 mod connection;
 mod extension;
 mod metrics;
+mod note;
 mod page;
 mod poller;
 #[cfg(test)]

@@ -6,8 +6,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use envoy_proxy_dynamic_modules_rust_sdk::{EnvoyBuffer, envoy_log_info, envoy_log_warn};
+use envoy_proxy_dynamic_modules_rust_sdk::EnvoyBuffer;
 
+use super::note::Note;
 use crate::{
     shared::{News, shared},
     watch::{
@@ -104,7 +105,7 @@ impl Poller {
     }
 
     /// Takes in the answer of the poll in flight.
-    pub(super) fn answered(&mut self, body: &[EnvoyBuffer], now: Instant) {
+    pub(super) fn answered(&mut self, body: &[EnvoyBuffer], now: Instant) -> Vec<Note> {
         let mut parser = Parser::new();
         for chunk in body {
             parser.feed(chunk.as_slice());
@@ -123,33 +124,40 @@ impl Poller {
         self.covered(covered.then(|| now + COVERED));
         self.done(change != Change::default());
         self.warned = false;
+        let mut notes = Vec::new();
         if std::mem::take(&mut self.failing) {
-            envoy_log_info!("stale_guard: watch can poll the admin endpoint again");
+            notes.push(Note::Info("watch can poll the admin endpoint again".to_owned()));
         }
         if change.removed > 0 {
-            envoy_log_info!("stale_guard: a poll found {} endpoints removed, {} added", change.removed, change.added);
+            let Change { added, removed } = change;
+            notes.push(Note::Info(format!("a poll found {removed} endpoints removed, {added} added")));
         }
+        notes
     }
 
     /// The poll in flight failed, or none could be sent.
-    pub(super) fn failed(&mut self, why: &Failure, now: Instant) {
+    pub(super) fn failed(&mut self, why: &Failure, now: Instant) -> Vec<Note> {
         shared().admin.errors.fetch_add(1, Ordering::Relaxed);
         self.done(false);
         self.too_large_until = (*why == Failure::TooLarge).then(|| now + TOO_LARGE);
         let first = !std::mem::replace(&mut self.failing, true);
-        if self.is_covered() {
-            if first {
-                envoy_log_info!(
-                    "stale_guard: watch cannot poll the admin endpoint ({why}); nothing is missed, since the config \
-                     validator speaks for every cluster"
-                );
-            }
-        } else if !std::mem::replace(&mut self.warned, true) {
-            envoy_log_warn!(
-                "stale_guard: watch cannot poll the admin endpoint ({why}); endpoints that leave are not fenced until it \
-                 can. Further failures are only counted."
-            );
-        }
+        let note = if self.is_covered() {
+            first.then(|| {
+                Note::Info(format!(
+                    "watch cannot poll the admin endpoint ({why}); nothing is missed, since the config validator speaks \
+                     for every cluster"
+                ))
+            })
+        } else {
+            let first = !std::mem::replace(&mut self.warned, true);
+            first.then(|| {
+                Note::Warn(format!(
+                    "watch cannot poll the admin endpoint ({why}); endpoints that leave are not fenced until it can. \
+                     Further failures are only counted."
+                ))
+            })
+        };
+        note.into_iter().collect()
     }
 
     /// Whether polls would find nothing that the validator does not say.
