@@ -16,6 +16,8 @@
 
 use std::ffi::CStr;
 use std::fs;
+use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
@@ -56,7 +58,8 @@ pub struct Unavailable {
     user_namespace: String,
 }
 
-static STATUS: std::sync::OnceLock<Result<Kind, Unavailable>> = std::sync::OnceLock::new();
+static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
+static STATUS: OnceLock<Result<Kind, Unavailable>> = OnceLock::new();
 
 /// How the process is isolated, or why it is not.
 ///
@@ -73,9 +76,17 @@ pub fn status() -> Result<Kind, Unavailable> {
     }
 }
 
+/// The running program's file. Asked before the process moves: under a chroot, `/proc/self/exe` names a
+/// path of the mount namespace that it came from.
+#[must_use]
+pub fn program() -> Option<PathBuf> {
+    PROGRAM.get().cloned().flatten().or_else(|| std::env::current_exe().ok())
+}
+
 // Must not panic: an unwinding constructor would abort a process that may never use the lab.
 #[ctor::ctor(unsafe)]
 fn isolate_before_main() {
+    let _ = PROGRAM.set(std::env::current_exe().ok());
     if STATUS.get().is_none() {
         let isolated = isolate();
         if matches!(isolated, Ok(Kind::Privileged | Kind::UserNamespace)) {

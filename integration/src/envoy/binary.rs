@@ -74,7 +74,7 @@ pub fn module() -> Result<PathBuf> {
         }
         return Ok(path);
     }
-    let program = env::current_exe().context("the running program's path")?;
+    let program = crate::sandbox::program().context("the running program's path")?;
     let folder = program.parent().context("the running program has no folder")?;
     // Tests run from target/<profile>/deps, binaries from target/<profile>, examples from .../examples.
     let deps = match folder.file_name().and_then(|name| name.to_str()) {
