@@ -119,18 +119,6 @@ impl Shared {
         change
     }
 
-    /// Envoy has removed a cluster; nothing happens if its endpoints were reported as removed already.
-    /// Main thread.
-    pub(crate) fn cluster_gone(&self, cluster: &str) {
-        let now = Instant::now();
-        let mut views = self.views();
-        let gone = views.cluster_gone(cluster, &mut ToEndpoints { endpoints: &self.endpoints, now });
-        drop(views);
-        if let Some((source, change)) = gone {
-            self.stats(source).add(change);
-        }
-    }
-
     /// When the validator last saw endpoints. Main thread.
     pub(crate) fn endpoints_at(&self) -> Option<Instant> {
         *self.endpoints_at.lock().unwrap_or_else(PoisonError::into_inner)

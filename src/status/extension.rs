@@ -41,8 +41,6 @@ pub(crate) struct StatusExtensionConfig {
     metrics: Metrics,
     tick: Box<dyn EnvoyBootstrapExtensionTimer>,
     running: Arc<AtomicBool>,
-    /// Whether Envoy was asked to tell of clusters that come and go.
-    follows_clusters: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -87,14 +85,7 @@ impl StatusExtensionConfig {
         let poller = Poller::new(watch.min_interval.get(), watch.max_interval.get(), watch.treat_as_removed.clone());
         let connection = config.suspect_after.map(|after| Connection::new(Gap::new(after.get()), Instant::now()));
         let state = State { poller, connection, in_flight: Vec::new(), sending: None };
-        Self {
-            config,
-            metrics,
-            tick,
-            running: Arc::default(),
-            follows_clusters: AtomicBool::new(false),
-            state: Mutex::new(state),
-        }
+        Self { config, metrics, tick, running: Arc::default(), state: Mutex::new(state) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -193,9 +184,6 @@ impl BootstrapExtensionConfig for StatusExtensionConfig {
         // First, so that a panic below does not end the pulse.
         self.tick.enable(TICK);
         let now = Instant::now();
-        if self.running.load(Ordering::Relaxed) && !self.follows_clusters.swap(true, Ordering::Relaxed) {
-            envoy.enable_cluster_lifecycle();
-        }
         shared().endpoints.close_removed(now);
         self.metrics.publish(envoy, shared(), now);
         self.ask(envoy, now);
@@ -204,17 +192,6 @@ impl BootstrapExtensionConfig for StatusExtensionConfig {
     fn on_scheduled(&self, envoy: &mut dyn EnvoyBootstrapExtensionConfig, _event_id: u64) {
         self.state().poller.hint();
         self.ask(envoy, Instant::now());
-    }
-
-    fn on_cluster_add_or_update(&self, envoy: &mut dyn EnvoyBootstrapExtensionConfig, cluster_name: &str) {
-        if self.polls() {
-            self.state().poller.cluster_changed(cluster_name);
-            self.ask(envoy, Instant::now());
-        }
-    }
-
-    fn on_cluster_removal(&self, _envoy: &mut dyn EnvoyBootstrapExtensionConfig, cluster_name: &str) {
-        shared().cluster_gone(cluster_name);
     }
 
     fn on_http_callout_done(

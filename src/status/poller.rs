@@ -12,7 +12,7 @@ use super::note::Note;
 use crate::{
     shared::{News, shared},
     watch::{
-        Change, Source,
+        Change,
         admin::Parser,
         config::Statuses,
         poll::{Polled, Rhythm},
@@ -97,13 +97,6 @@ impl Poller {
         self.rhythm.hint();
     }
 
-    /// Envoy has taken up a cluster, new or with another configuration. The validator may not speak for it.
-    pub(super) fn cluster_changed(&mut self, cluster: &str) {
-        self.polled.renewed(cluster, self.rhythm.in_flight());
-        self.covered(None);
-        self.rhythm.hint();
-    }
-
     /// Takes in the answer of the poll in flight.
     pub(super) fn answered(&mut self, body: &[EnvoyBuffer], now: Instant) -> Vec<Note> {
         let mut parser = Parser::new();
@@ -118,7 +111,8 @@ impl Poller {
         let mut covered = false;
         let change = shared().watch(News::Poll, |views, sink| {
             let change = polled.apply(answer, treated_as_removed, views, sink);
-            covered = !polled.is_needed() && views.resources(Source::Validator).next().is_some();
+            // Without a validator for clusters, polls are what notices one that goes.
+            covered = !polled.is_needed() && views.is_covered();
             change
         });
         self.covered(covered.then(|| now + COVERED));

@@ -34,9 +34,8 @@ pub struct Rhythm {
 #[derive(Debug, Default)]
 pub struct Polled {
     before: HashMap<String, Vec<(SocketAddr, Host)>>,
-    /// Clusters whose hosts Envoy makes anew for another reason than a removal, with the number of
-    /// answers for which their counters say nothing.
-    renewed: HashMap<String, u8>,
+    /// Clusters that an answer has named, and how many answers in a row have left them out since.
+    known: HashMap<String, u8>,
 }
 
 // === impl Rhythm ===
@@ -103,12 +102,6 @@ impl Rhythm {
 // === impl Polled ===
 
 impl Polled {
-    /// Envoy has taken `cluster` up with another configuration, which makes its hosts anew: their
-    /// counters at zero are no return. `in_flight`: an answer from before may still arrive.
-    pub fn renewed(&mut self, cluster: &str, in_flight: bool) {
-        self.renewed.insert(cluster.to_owned(), if in_flight { 2 } else { 1 });
-    }
-
     /// Compares an answer with the one before and with what is known from elsewhere.
     pub fn apply(
         &mut self,
@@ -121,17 +114,15 @@ impl Polled {
         // Clusters that share an EDS resource share its listing.
         let mut listings: BTreeMap<String, Vec<IpAddr>> = BTreeMap::new();
         let mut before = std::mem::take(&mut self.before);
+        change += self.forget_missing(&answer, views, sink);
         for (name, cluster) in answer {
             let resource = cluster.resource.filter(|resource| !resource.is_empty()).unwrap_or_else(|| name.clone());
             views.name(&name, &resource);
-            let comparable = !self.is_renewed(&name);
             if !views.heeds(Source::Admin, &resource) {
                 continue;
             }
-            if comparable && let Some(before) = before.remove(&name) {
-                for ip in restarted(&before, &cluster.hosts) {
-                    change += views.replaced(Source::Admin, &resource, ip, sink);
-                }
+            for ip in restarted(&before.remove(&name).unwrap_or_default(), &cluster.hosts) {
+                change += views.replaced(Source::Admin, &resource, ip, sink);
             }
             let listed = cluster.hosts.iter().filter(|(_, host)| !is_removed(host, treat_as_removed));
             listings.entry(resource).or_default().extend(listed.map(|(address, _)| address.ip()));
@@ -154,25 +145,42 @@ impl Polled {
         self.before.values().any(|hosts| !hosts.is_empty())
     }
 
-    fn is_renewed(&mut self, cluster: &str) -> bool {
-        let Some(answers) = self.renewed.get_mut(cluster) else { return false };
-        *answers -= 1;
-        if *answers == 0 {
-            self.renewed.remove(cluster);
+    /// Clusters that two answers in a row leave out are gone, also where the validator had the word on
+    /// their endpoints: it is not told of clusters unless it is configured for them. One answer may be
+    /// older than the cluster.
+    fn forget_missing(&mut self, answer: &Clusters, views: &mut Views, sink: &mut impl Sink) -> Change {
+        let mut change = Change::default();
+        for (cluster, left_out) in &mut self.known {
+            *left_out = if answer.contains_key(cluster) { 0 } else { *left_out + 1 };
         }
-        true
+        for (cluster, _) in self.known.extract_if(|_, left_out| *left_out > 1) {
+            change += views.cluster_gone(&cluster, sink);
+        }
+        for cluster in answer.keys().filter(|cluster| !self.known.contains_key(*cluster)).cloned().collect::<Vec<_>>() {
+            self.known.insert(cluster, 0);
+        }
+        change
     }
 }
 
 /// Addresses with a host whose counters went down: Envoy made it anew, so it was away in between.
-/// Both lists are sorted.
-fn restarted<'a>(before: &'a [(SocketAddr, Host)], now: &'a [(SocketAddr, Host)]) -> impl Iterator<Item = IpAddr> + 'a {
+///
+/// Envoy also makes the hosts of a cluster anew when it takes up another configuration of it. Then the
+/// counters of all go down at once, which pods do not do that are replaced one after the other: where
+/// several hosts had been in use and all began anew, none is reported. A cluster with one such host is
+/// taken for a return, the safe side: it costs each worker one handshake. Both lists are sorted.
+fn restarted(before: &[(SocketAddr, Host)], now: &[(SocketAddr, Host)]) -> Vec<IpAddr> {
     let mut before = before.iter().peekable();
-    now.iter().filter_map(move |(address, now)| {
+    let (mut used, mut restarted) = (0, Vec::new());
+    for (address, now) in now {
         while before.next_if(|(other, _)| other < address).is_some() {}
-        let (_, before) = before.next_if(|(other, _)| other == address)?;
-        (now.cx_total < before.cx_total || now.rq_total < before.rq_total).then(|| address.ip())
-    })
+        let Some((_, before)) = before.next_if(|(other, _)| other == address) else { continue };
+        used += usize::from(before.cx_total + before.rq_total > 0);
+        if now.cx_total < before.cx_total || now.rq_total < before.rq_total {
+            restarted.push(address.ip());
+        }
+    }
+    if used > 1 && restarted.len() == used { Vec::new() } else { restarted }
 }
 
 fn is_removed(host: &Host, treat_as_removed: &Statuses) -> bool {

@@ -97,12 +97,31 @@ fn one_port_that_was_away_is_seen_beside_another_that_was_not() {
 #[test]
 fn a_cluster_with_a_new_configuration_is_no_return_of_its_endpoints() {
     let (mut polled, mut views) = (Polled::default(), Views::default());
-    let text = |cx| format!("a::added_via_api::true\n{}", host("a", "10.0.0.1", cx, "healthy"));
-    apply(&mut polled, &mut views, &text(9));
-    polled.renewed("a", true);
-    assert!(apply(&mut polled, &mut views, &text(9)).is_empty(), "the answer that was under way");
-    assert!(apply(&mut polled, &mut views, &text(1)).is_empty(), "Envoy made the hosts anew");
-    assert_eq!(apply(&mut polled, &mut views, &text(0)).len(), 2, "from then on the counters count again");
+    let text = |one, two, unused| {
+        let hosts = [("10.0.0.1", one), ("10.0.0.2", two), ("10.0.0.3", unused)];
+        hosts.iter().map(|(ip, cx)| host("a", ip, *cx, "healthy")).collect::<String>()
+    };
+    apply(&mut polled, &mut views, &text(9, 7, 0));
+    assert!(apply(&mut polled, &mut views, &text(1, 0, 0)).is_empty(), "all began anew: Envoy made the cluster anew");
+    apply(&mut polled, &mut views, &text(5, 5, 0));
+    let returned = apply(&mut polled, &mut views, &text(6, 0, 0));
+    assert_eq!(returned, ["+10.0.0.2 a", "-10.0.0.2 a false"], "one began anew while the other went on");
+    apply(&mut polled, &mut views, &host("a", "10.0.0.1", 7, "healthy"));
+    let alone = apply(&mut polled, &mut views, &host("a", "10.0.0.1", 0, "healthy"));
+    assert_eq!(alone, ["+10.0.0.1 a", "-10.0.0.1 a false"], "a single one is taken for a return: the safe side");
+}
+
+#[test]
+fn a_cluster_that_two_answers_leave_out_is_gone_also_where_the_validator_had_the_word() {
+    let (mut polled, mut views) = (Polled::default(), Views::default());
+    let with = format!("a::added_via_api::true\n{}b::added_via_api::true\n", host("a", "10.0.0.1", 1, "healthy"));
+    apply(&mut polled, &mut views, &with);
+    views.update(Source::Validator, "a", vec!["10.0.0.1".parse().expect("an address")], &mut Heard::default());
+    let without = "b::added_via_api::true\n";
+    assert!(apply(&mut polled, &mut views, without).is_empty(), "one answer may be older than the cluster");
+    assert!(apply(&mut polled, &mut views, &with).is_empty());
+    assert!(apply(&mut polled, &mut views, without).is_empty(), "two, but not in a row");
+    assert_eq!(apply(&mut polled, &mut views, without), ["-10.0.0.1 a false"]);
 }
 
 #[test]

@@ -138,15 +138,14 @@ impl Views {
         self.clusters.iter().flat_map(HashMap::keys).map(String::as_str)
     }
 
-    /// Envoy has removed `cluster`: its EDS resource has no reader any more, unless another cluster
-    /// shares it. Says whose word on it that ends.
-    pub fn cluster_gone(&mut self, cluster: &str, sink: &mut impl Sink) -> Option<(Source, Change)> {
+    /// Envoy has `cluster` no longer: its EDS resource has no reader any more, unless another cluster
+    /// shares it. This ends the word of either source on it.
+    pub fn cluster_gone(&mut self, cluster: &str, sink: &mut impl Sink) -> Change {
         let resource = self.resources.remove(cluster).unwrap_or_else(|| cluster.to_owned());
-        if self.is_read(&resource) {
-            return None;
+        match self.views.get(&resource) {
+            Some(view) if !self.is_read(&resource) => self.remove(view.source, &resource, sink),
+            Some(_) | None => Change::default(),
         }
-        let source = self.views.get(&resource)?.source;
-        Some((source, self.remove(source, &resource, sink)))
     }
 
     fn unread(&mut self, resource: &str, sink: &mut impl Sink) -> Change {

@@ -101,12 +101,12 @@ fn a_cluster_that_envoy_removed_takes_its_resource_away_unless_another_reads_it(
     views.name("b", "shared");
     heard(|sink| views.update(Source::Validator, "shared", ips(&[1]), sink));
     let mut sink = Heard::default();
-    assert_eq!(views.cluster_gone("a", &mut sink), None, "cluster b still reads it");
+    assert_eq!(views.cluster_gone("a", &mut sink), Change::default(), "cluster b still reads it");
     let gone = views.cluster_gone("b", &mut sink);
-    assert_eq!(gone, Some((Source::Validator, Change { added: 0, removed: 1 })));
-    assert_eq!(views.cluster_gone("b", &mut sink), None, "no second removal of what is gone");
+    assert_eq!(gone, Change { added: 0, removed: 1 });
+    assert_eq!(views.cluster_gone("b", &mut sink), Change::default(), "no second removal of what is gone");
     heard(|sink| views.update(Source::Admin, "c", ips(&[1]), sink));
-    assert_eq!(views.cluster_gone("c", &mut sink), Some((Source::Admin, Change { added: 0, removed: 1 })));
+    assert_eq!(views.cluster_gone("c", &mut sink), Change { added: 0, removed: 1 });
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn a_resource_with_the_name_of_one_of_its_two_clusters_outlives_the_other() {
     heard(|sink| views.cluster("a", Some("r".to_owned()), sink));
     heard(|sink| views.update(Source::Validator, "r", ips(&[1]), sink));
     heard(|sink| views.cluster_removed("a", sink));
-    assert_eq!(views.cluster_gone("a", &mut Heard::default()), None);
+    assert_eq!(views.cluster_gone("a", &mut Heard::default()), Change::default());
     assert_eq!(views.endpoints(), 1, "cluster r still reads it");
 }
 

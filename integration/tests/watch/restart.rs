@@ -85,8 +85,8 @@ async fn a_hot_restart_leads_to_the_right_set_and_fences_nothing() {
             let open = pod.ztunnel().unwrap().connections().log().len();
             assert!(open <= 2 * WORKERS as usize, "{feed:?}: one for each worker of each process, not {open}");
         }
-        // Its status is not asked for: Envoy 1.40 may abort in the last step of such an exit, see docs/watch.md.
-        predecessor.wait_exit(WITHIN).await.unwrap();
+        let status = predecessor.wait_exit(WITHIN).await.unwrap();
+        assert!(status.success(), "{feed:?}: a supervisor that sees it abort ends the successor too: {status}");
         let log = predecessor.log().unwrap();
         assert!(log.contains("main dispatch loop exited"), "{feed:?}: it served to the end: {log}");
         let state = page(&mesh, "").await;
