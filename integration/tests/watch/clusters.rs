@@ -97,7 +97,9 @@ async fn a_cluster_that_goes_is_one_removal_of_its_endpoints_and_its_return_fenc
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_validator_for_clusters_polls_notice_one_that_goes_and_that_is_said_once() {
     let without = |bootstrap: Bootstrap| bootstrap.remove("/dynamic_resources/ads_config/config_validators/1");
-    let (mesh, pod) = warm(FEEDS[0].setup().bootstrap(without)).await;
+    let polled = |bootstrap| polls(bootstrap, &json!({ "max_interval": "1s" }));
+    let setup = Setup::new(Variant::FenceOnly).bootstrap(without).bootstrap(polled);
+    let (mesh, pod) = warm(setup).await;
     let before = seen(&mesh, ip(1)).await.generation;
     wait_polls(&mesh, 1).await;
     let addr = pod.addr();

@@ -67,6 +67,7 @@ pub trait EnvoyBootstrapExtensionConfig {
         false
     }
     /// Asks for cluster events, once, from `on_server_initialized` on; clusters there are not replayed.
+    /// Measured: with it, Envoy 1.40.0 aborts at the end of its exit when it was hot-restarted.
     fn enable_cluster_lifecycle(&self) -> bool {
         false
     }
