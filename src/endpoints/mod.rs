@@ -177,7 +177,7 @@ impl Endpoints {
         let deadline = entry.gone_since().and_then(|removed_at| entry.closers.first(removed_at));
         drop(shard);
         drop(evicted);
-        self.removals.expect(ip, deadline);
+        self.removals.plan(ip, deadline);
     }
 
     /// Closes the tunnels of endpoints that have been gone for as long as their `fence` allows, and
@@ -186,7 +186,7 @@ impl Endpoints {
         for ip in self.removals.due(now) {
             let due = self.shard(ip).and_then(|shard| Some(shard.entries.peek(&ip)?.due(now)));
             let Some((closers, next)) = due else { continue };
-            self.removals.expect(ip, next);
+            self.removals.plan(ip, next);
             for close in closers {
                 close();
             }

@@ -65,7 +65,7 @@ impl fmt::Debug for Closers {
 
 impl Removals {
     /// Notes that the endpoint is to be looked after at `deadline`, if not sooner.
-    pub(super) fn expect(&self, ip: IpAddr, deadline: Option<Instant>) {
+    pub(super) fn plan(&self, ip: IpAddr, deadline: Option<Instant>) {
         let Some(deadline) = deadline else { return };
         self.with(|expected| {
             match expected.by_endpoint.insert(ip, deadline) {

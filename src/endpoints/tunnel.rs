@@ -172,7 +172,7 @@ impl Tunnel {
         let deadline = entry.gone_since().map(|removed_at| removed_at + after);
         drop(shard);
         self.closer = Some(number);
-        self.endpoints.removals.expect(self.ip, deadline);
+        self.endpoints.removals.plan(self.ip, deadline);
     }
 
     /// Whether its endpoint is listed nowhere any more.
