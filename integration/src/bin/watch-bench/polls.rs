@@ -87,10 +87,10 @@ pub async fn run(sizes: &[usize]) -> Result<()> {
         let began = std::time::Instant::now();
         while began.elapsed() < Duration::from_secs(15) {
             // A cluster that comes or goes asks for a poll at once.
-            mesh.control_plane.set_service(Service::new("hint.default.svc.cluster.local", Vec::new()));
+            mesh.control_plane.set_service(Service::new("passing.default.svc.cluster.local", Vec::new()));
             mesh.acked().await?;
             mesh.control_plane
-                .remove_service(&lab::control_plane::cluster_name("hint.default.svc.cluster.local", 80))?;
+                .remove_service(&lab::control_plane::cluster_name("passing.default.svc.cluster.local", 80))?;
             mesh.acked().await?;
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -98,7 +98,7 @@ pub async fn run(sizes: &[usize]) -> Result<()> {
         let count = polls(&mesh).await? - before;
         let share = (polls_cost(&mesh).await? - polls_before).as_secs_f64() / began.elapsed().as_secs_f64() * 100.0;
         println!(
-            "{size} endpoints: {count} polls in 15 s under permanent hints; {share:.2} % of the main thread for polls, \
+            "{size} endpoints: {count} polls in 15 s while clusters come and go; {share:.2} % of the main thread for polls, \
              {spent:.2} % for all that happened"
         );
     }
