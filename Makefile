@@ -57,7 +57,7 @@ bench: envoy build ## Measure what the module costs, as ratios side by side (5 m
 	STALE_GUARD_MODULE=$(MODULE) target/debug/watch-bench polls
 
 # cargo-fuzz asks for features that a stable compiler has only with RUSTC_BOOTSTRAP.
-fuzz: tools $(FUZZ) ## Fuzz the decoders, ten million executions each (10 minutes)
+fuzz: tools $(FUZZ) ## Fuzz the decoders, ten million executions each (4 minutes)
 	@for target in eds admin; do \
 		mkdir -p fuzz/new/$$target && \
 		(cd fuzz && RUSTC_BOOTSTRAP=1 PATH="$(CURDIR)/.tools/bin:$$PATH" \
