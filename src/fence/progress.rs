@@ -52,12 +52,6 @@ impl Progress {
         self.ended |= end;
     }
 
-    /// Whether the tunnel's CONNECT was answered with success.
-    #[must_use]
-    pub const fn is_established(&self) -> bool {
-        self.established
-    }
-
     /// What broke, if the close of the inner connection says that something did. The tunnel is `age` old,
     /// and `silent` says how long the endpoint has been so.
     #[must_use]

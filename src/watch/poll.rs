@@ -156,8 +156,10 @@ impl Polled {
         for (cluster, _) in self.known.extract_if(|_, left_out| *left_out > 1) {
             change += views.cluster_gone(&cluster, sink);
         }
-        for cluster in answer.keys().filter(|cluster| !self.known.contains_key(*cluster)).cloned().collect::<Vec<_>>() {
-            self.known.insert(cluster, 0);
+        for cluster in answer.keys() {
+            if !self.known.contains_key(cluster) {
+                self.known.insert(cluster.clone(), 0);
+            }
         }
         change
     }
@@ -175,7 +177,7 @@ fn restarted(before: &[(SocketAddr, Host)], now: &[(SocketAddr, Host)]) -> Vec<I
     for (address, now) in now {
         while before.next_if(|(other, _)| other < address).is_some() {}
         let Some((_, before)) = before.next_if(|(other, _)| other == address) else { continue };
-        used += usize::from(before.cx_total + before.rq_total > 0);
+        used += usize::from(before.cx_total > 0 || before.rq_total > 0);
         if now.cx_total < before.cx_total || now.rq_total < before.rq_total {
             restarted.push(address.ip());
         }
