@@ -11,8 +11,12 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, OtherError, RootCertStore, ServerConfig,
+    SignatureScheme,
+};
 
 /// A self-signed authority, as a mesh's root.
 pub struct Authority {
@@ -34,10 +38,13 @@ pub struct Identity {
     key: Vec<u8>,
 }
 
+/// The trust domain of the lab's mesh, and Istio's default.
+pub const TRUST_DOMAIN: &str = "cluster.local";
+
 /// The SPIFFE id that Istio gives to a service account.
 #[must_use]
 pub fn spiffe_id(namespace: &str, service_account: &str) -> String {
-    format!("spiffe://cluster.local/ns/{namespace}/sa/{service_account}")
+    format!("spiffe://{TRUST_DOMAIN}/ns/{namespace}/sa/{service_account}")
 }
 
 // === impl Authority ===
@@ -88,14 +95,16 @@ impl Authority {
         })
     }
 
-    /// TLS 1.3, ALPN `h2`, a client certificate of this authority required: ztunnel's inbound side.
+    /// TLS 1.3, ALPN `h2`, a client certificate of this authority with a SPIFFE id of [`TRUST_DOMAIN`]
+    /// required: ztunnel's inbound side.
     ///
     /// # Errors
     /// The identity's key does not fit its certificate.
     pub fn server_config(&self, identity: &Identity) -> anyhow::Result<Arc<ServerConfig>> {
-        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(self.roots()?), provider())
+        let chain = WebPkiClientVerifier::builder_with_provider(Arc::new(self.roots()?), provider())
             .build()
             .context("client verifier")?;
+        let verifier = Arc::new(TrustDomainVerifier { chain });
         let mut config = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_client_cert_verifier(verifier)
@@ -191,4 +200,71 @@ impl ServerCertVerifier for SpiffeVerifier {
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.provider.signature_verification_algorithms.supported_schemes()
     }
+}
+
+/// Accepts a client whose chain is good and whose SPIFFE id is of [`TRUST_DOMAIN`].
+#[derive(Debug)]
+struct TrustDomainVerifier {
+    chain: Arc<dyn ClientCertVerifier>,
+}
+
+/// The peer has no SPIFFE id of the trust domain.
+#[derive(Debug, thiserror::Error)]
+#[error("no SPIFFE id of trust domain {TRUST_DOMAIN}")]
+struct OtherTrustDomain;
+
+// === impl TrustDomainVerifier ===
+
+impl ClientCertVerifier for TrustDomainVerifier {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.chain.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        let verified = self.chain.verify_client_cert(end_entity, intermediates, now)?;
+        if is_of_trust_domain(end_entity) {
+            return Ok(verified);
+        }
+        // Told to the client as CertificateUnknown.
+        Err(CertificateError::Other(OtherError(Arc::new(OtherTrustDomain))).into())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chain.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chain.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.chain.supported_verify_schemes()
+    }
+}
+
+/// Whether the certificate has a SPIFFE id of [`TRUST_DOMAIN`]. A look for the name's bytes, which serves
+/// for certificates that the lab itself makes: a URI is tagged `[6]` (RFC 5280, section 4.2.1.6), and its
+/// length, here below 128, stands before it.
+fn is_of_trust_domain(certificate: &[u8]) -> bool {
+    const URI: u8 = 0x86;
+    let wanted = format!("spiffe://{TRUST_DOMAIN}/");
+    certificate.windows(2 + wanted.len()).any(|window| match window {
+        [URI, length, text @ ..] => usize::from(*length) > wanted.len() && text == wanted.as_bytes(),
+        _ => false,
+    })
 }

@@ -6,6 +6,7 @@ pub mod bootstrap;
 pub mod certs;
 pub mod control_plane;
 pub mod envoy;
+mod frames;
 pub mod history;
 pub mod load;
 pub mod mesh;

@@ -1,5 +1,6 @@
 //! Network namespaces, and the bridge that joins them.
 
+mod delay;
 mod fabric;
 mod link;
 mod mac;

@@ -11,10 +11,10 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::sync::watch;
 
 use super::script::{Behaviour, Script};
+use crate::frames::Frames;
 use crate::tcp::Stream;
 
-/// The client connection preface (RFC 9113, section 3.4). `PRI` is no method that a client uses.
-const PREFACE_LENGTH: usize = 24;
+/// How the client connection preface of HTTP/2 begins. `PRI` is no method that a client uses.
 const PREFACE_START: &[u8] = b"PRI";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,13 +50,6 @@ enum Scanner {
         in_head: bool,
     },
     Http2(Frames),
-}
-
-/// Follows the frame boundaries of one direction of HTTP/2 (RFC 9113, section 4.1), enough to tell
-/// that a HEADERS frame begins. The frames themselves are for the library.
-struct Frames {
-    skip: usize,
-    head: Vec<u8>,
 }
 
 /// A connection's socket behind its gate.
@@ -144,33 +137,6 @@ impl Drop for InProgress {
     }
 }
 
-// === impl Frames ===
-
-impl Frames {
-    fn feed(&mut self, mut bytes: &[u8]) -> bool {
-        const HEAD_LENGTH: usize = 9;
-        const HEADERS: u8 = 0x1;
-        let mut found = false;
-        while !bytes.is_empty() {
-            let skipped = self.skip.min(bytes.len());
-            self.skip -= skipped;
-            bytes = bytes.get(skipped..).unwrap_or_default();
-            let missing = (HEAD_LENGTH - self.head.len()).min(bytes.len());
-            let (part, rest) = bytes.split_at(missing);
-            self.head.extend_from_slice(part);
-            bytes = rest;
-            if let [a, b, c, kind, ..] = *self.head.as_slice()
-                && self.head.len() == HEAD_LENGTH
-            {
-                found |= kind == HEADERS;
-                self.skip = u32::from_be_bytes([0, a, b, c]) as usize;
-                self.head.clear();
-            }
-        }
-        found
-    }
-}
-
 // === impl Gated ===
 
 impl Gated {
@@ -193,7 +159,7 @@ impl Gated {
         let protocol = if start == PREFACE_START { Protocol::Http2 } else { Protocol::Http1 };
         *self.gate.scanner() = match protocol {
             Protocol::Http1 => Scanner::Http1 { in_head: false },
-            Protocol::Http2 => Scanner::Http2(Frames { skip: PREFACE_LENGTH, head: Vec::new() }),
+            Protocol::Http2 => Scanner::Http2(Frames::of_client()),
         };
         Ok(protocol)
     }
@@ -234,25 +200,5 @@ impl AsyncWrite for Gated {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn frame_boundaries_are_followed_however_the_bytes_are_cut() {
-        let mut wire = vec![b'P'; PREFACE_LENGTH];
-        // SETTINGS with a payload of six bytes that look like a HEADERS frame's head.
-        wire.extend([0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1]);
-        let quiet = wire.len();
-        wire.extend([0, 0, 1, 1, 5, 0, 0, 0, 1, 0x82]);
-        for cut in 1..wire.len() {
-            let mut frames = Frames { skip: PREFACE_LENGTH, head: Vec::new() };
-            let hits: Vec<_> = wire.chunks(cut).map(|chunk| frames.feed(chunk)).collect();
-            let first = hits.iter().position(|hit| *hit).expect("HEADERS is found");
-            assert!((first + 1) * cut > quiet + 8, "cut at {cut}: found too early");
-        }
     }
 }

@@ -40,7 +40,8 @@ impl App {
             idle_closed: watch::Sender::new(0),
         });
         let serving = Arc::clone(&shared);
-        let listener = Listener::start(ns, addr, connections, move |stream| serve(Arc::clone(&serving), stream))?;
+        let listener =
+            Listener::start(ns, addr, connections, false, move |stream| serve(Arc::clone(&serving), stream))?;
         Ok(Self { shared, listener: Arc::new(listener) })
     }
 
@@ -111,6 +112,15 @@ async fn serve(shared: Arc<Shared>, stream: Stream) {
             Err(_) => {}
         }
     };
+    let resets_idle = async {
+        match shared.spec.idle_ending {
+            Ending::Rst => {
+                idle(&shared, &gate).await;
+                control.give(Order::End(Ending::Rst));
+            }
+            Ending::Fin => std::future::pending().await,
+        }
+    };
     let faults = async {
         match gate.tripped().await {
             Behaviour::ResetOnArrival => control.give(Order::End(Ending::Rst)),
@@ -126,6 +136,7 @@ async fn serve(shared: Arc<Shared>, stream: Stream) {
         // First: the order to end makes reads fail, which must not be taken for the peer's doing.
         biased;
         () = control.ended() => {}
+        () = resets_idle => {}
         () = faults => {}
         () = serving => {}
     }

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use super::gate::Gate;
 use super::record::{Digest, Execution, execution};
 use super::script::Script;
-use crate::tcp::{Connections, Control, Log};
+use crate::tcp::{Connections, Control, Ending, Log};
 
 /// What an application is started with.
 #[derive(Debug, Clone)]
@@ -17,8 +17,10 @@ pub struct AppSpec {
     pub pod: String,
     /// The port it listens on, on all addresses of the namespace.
     pub port: u16,
-    /// After this long without a request a connection is closed, with FIN. None: never.
+    /// After this long without a request a connection is closed. None: never.
     pub keep_alive: Option<Duration>,
+    /// How an idle connection is closed: some servers, and middleboxes, reset it.
+    pub idle_ending: Ending,
     /// Whether executions keep all headers.
     pub keep_headers: bool,
 }

@@ -69,8 +69,16 @@ impl Fabric {
             netlink.add_address(index, *addr).await?;
             netlink.acknowledge_at_once(index, *addr).await?;
         }
-        let member =
-            Arc::new(Port { id, port, index, mac, ns: ns.clone(), netlink, addrs: Mutex::new(addrs.to_vec()) });
+        let member = Arc::new(Port {
+            id,
+            port,
+            index,
+            mac,
+            ns: ns.clone(),
+            netlink,
+            addrs: Mutex::new(addrs.to_vec()),
+            cable: Mutex::default(),
+        });
         segment.state().members.insert(id, Arc::clone(&member));
         let link = Link::new(Arc::clone(segment), Arc::clone(&member));
         segment.adopt_pins(&member).await?;

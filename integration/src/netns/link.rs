@@ -2,8 +2,12 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::segment::{Port, Segment};
+use anyhow::ensure;
+
+use super::delay::Delay;
+use super::segment::{Cable, Port, Segment};
 
 /// What the others notice when a link goes dark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -71,6 +75,10 @@ impl Link {
             segment.pin(&self.port).await?;
         }
         segment.netlink.delete(self.port.port).await?;
+        let cable = self.port.cable().take();
+        if let Some(cable) = cable {
+            segment.netlink.delete(cable.port).await?;
+        }
         self.gone = true;
         segment.forget(self.port.id);
         Ok(())
@@ -94,7 +102,7 @@ impl Link {
         if silence == Silence::Complete {
             segment.pin(&self.port).await?;
         }
-        segment.netlink.set_controller(self.port.port, 0).await
+        segment.netlink.set_controller(self.port.on_bridge(), 0).await
     }
 
     /// Puts the port back on the bridge.
@@ -103,7 +111,23 @@ impl Link {
     /// Netlink failed.
     pub async fn heal(&self) -> anyhow::Result<()> {
         let segment = &self.segment;
-        segment.netlink.set_controller(self.port.port, segment.bridge).await
+        segment.netlink.set_controller(self.port.on_bridge(), segment.bridge).await
+    }
+
+    /// From now on every packet takes `delay` each way, so that the round-trip time to this link is twice
+    /// that, and what the machine itself takes.
+    ///
+    /// # Errors
+    /// It has a delay already, or the kernel refuses.
+    pub async fn delay(&self, delay: Duration) -> anyhow::Result<()> {
+        let segment = &self.segment;
+        ensure!(self.port.cable().is_none(), "the link has a delay already");
+        let [port, far, near] = ["pod", "far", "near"].map(|end| format!("{end}{}", self.port.id));
+        let index = segment.netlink.add_pair(&far, &near, segment.bridge).await?;
+        segment.netlink.set_controller(self.port.port, 0).await?;
+        let delay = Delay::between(&segment.ns, &port, &near, delay)?;
+        *self.port.cable() = Some(Cable { port: index, _delay: delay });
+        Ok(())
     }
 }
 
@@ -117,7 +141,14 @@ impl Drop for Link {
         // Without a runtime the kernel deletes the pair anyway, with either namespace.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let port = self.port.port;
-            runtime.spawn(async move { segment.netlink.delete(port).await });
+            let cable = self.port.cable().take();
+            runtime.spawn(async move {
+                // Gone already, if its namespace is.
+                let _ = segment.netlink.delete(port).await;
+                if let Some(cable) = cable {
+                    let _ = segment.netlink.delete(cable.port).await;
+                }
+            });
         }
     }
 }

@@ -116,9 +116,15 @@ impl Netns {
     /// # Errors
     /// As `bind(2)` and `listen(2)`.
     pub fn tcp_listener(&self, addr: SocketAddr) -> anyhow::Result<TcpListener> {
+        self.tcp_listener_with(addr, false)
+    }
+
+    /// The same; `reuse_port` lets another socket that does so too listen on the same port.
+    pub(crate) fn tcp_listener_with(&self, addr: SocketAddr, reuse_port: bool) -> anyhow::Result<TcpListener> {
         self.run(move || {
             let socket = tcp_socket(addr)?;
             socket.set_reuseaddr(true)?;
+            socket.set_reuseport(reuse_port)?;
             socket.bind(addr)?;
             socket.listen(1024)
         })

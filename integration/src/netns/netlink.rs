@@ -76,6 +76,14 @@ impl Netlink {
         self.index(port).await
     }
 
+    /// Makes a veth pair in this namespace, both ends up: `port` as a port of the bridge, `loose` of none.
+    pub(super) async fn add_pair(&self, port: &str, loose: &str, bridge: u32) -> anyhow::Result<u32> {
+        let message = LinkVeth::new(port, loose).controller(bridge).up().build();
+        self.handle.link().add(message).execute().await.with_context(|| format!("veth {port}"))?;
+        self.set_up(loose).await?;
+        self.index(port).await
+    }
+
     /// Makes `port` a port of the bridge `controller`, or of none (0).
     pub(super) async fn set_controller(&self, port: u32, controller: u32) -> anyhow::Result<()> {
         let message = LinkUnspec::new_with_index(port).controller(controller).build();

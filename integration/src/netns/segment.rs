@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use anyhow::bail;
 use futures::future::try_join_all;
 
+use super::delay::Delay;
 use super::mac::Mac;
 use super::namespace::Netns;
 use super::netlink::Netlink;
@@ -39,6 +40,16 @@ pub(super) struct Port {
     pub(super) ns: Netns,
     pub(super) netlink: Netlink,
     pub(super) addrs: Mutex<Vec<IpAddr>>,
+    /// The cable between [`Port::port`] and the bridge, if it takes time.
+    pub(super) cable: Mutex<Option<Cable>>,
+}
+
+/// A cable that takes time.
+pub(super) struct Cable {
+    /// Index of its end on the bridge.
+    pub(super) port: u32,
+    /// Ends with the cable.
+    pub(super) _delay: Delay,
 }
 
 // === impl Segment ===
@@ -125,6 +136,15 @@ impl Segment {
 // === impl Port ===
 
 impl Port {
+    /// The device that is, or was, the bridge's port.
+    pub(super) fn on_bridge(&self) -> u32 {
+        self.cable().as_ref().map_or(self.port, |cable| cable.port)
+    }
+
+    pub(super) fn cable(&self) -> MutexGuard<'_, Option<Cable>> {
+        self.cable.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn addrs(&self) -> MutexGuard<'_, Vec<IpAddr>> {
         self.addrs.lock().unwrap_or_else(PoisonError::into_inner)
     }

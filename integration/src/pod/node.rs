@@ -1,5 +1,7 @@
 //! A node: the pods that share one ztunnel process.
 
+use std::time::Duration;
+
 use futures::future::try_join_all;
 
 use super::running::Pod;
@@ -30,6 +32,22 @@ impl Node {
     pub async fn restart_ztunnel(&self, ending: Ending) -> anyhow::Result<()> {
         self.stop_ztunnel(ending).await?;
         self.start_ztunnel()
+    }
+
+    /// The ztunnel process is told to end, with this deadline for what is open; the ports refuse then.
+    ///
+    /// # Errors
+    /// A socket stayed open.
+    pub async fn terminate_ztunnel(&self, deadline: Duration) -> anyhow::Result<()> {
+        try_join_all(self.ztunnels.iter().map(|ztunnel| ztunnel.terminate(deadline))).await.map(drop)
+    }
+
+    /// A rolling restart: a successor takes the ports over before the process is told to end.
+    ///
+    /// # Errors
+    /// A port is taken, or a socket stayed open.
+    pub async fn surge_restart_ztunnel(&self, deadline: Duration) -> anyhow::Result<()> {
+        try_join_all(self.ztunnels.iter().map(|ztunnel| ztunnel.surge_restart(deadline))).await.map(drop)
     }
 
     /// The first half of a restart: sockets closed, connections refused.

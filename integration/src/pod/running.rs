@@ -44,6 +44,7 @@ impl Pod {
                 pod: spec.name.clone(),
                 port: *port,
                 keep_alive: spec.keep_alive,
+                idle_ending: spec.idle_ending,
                 keep_headers: spec.keep_headers,
             };
             App::start(&ns, app, script.clone(), executions.clone())
@@ -159,6 +160,18 @@ impl Pod {
     /// No ztunnel, or it did not happen before the deadline.
     pub async fn wait_for_tunnels(&self, count: usize) -> anyhow::Result<Vec<Tunnel>> {
         self.ztunnel()?.wait_for_tunnels(count).await
+    }
+
+    /// ztunnel is told that the pod is gone while its link is up: its port refuses, and its connections are
+    /// cut at once by FIN, without a GOAWAY or close_notify, whatever runs on them. The application and the
+    /// link live on. (When the link goes first, nobody hears anything: [`Pod::vanish`].)
+    ///
+    /// # Errors
+    /// It has no ztunnel, or a socket stayed open.
+    pub async fn remove_from_ztunnel(&self) -> anyhow::Result<()> {
+        let ztunnel = self.ztunnel()?;
+        ztunnel.refuse().await;
+        ztunnel.connections().end_all(Ending::Fin).await
     }
 
     /// The pod is gone from one moment to the next, and nobody is told: the link is cut first, then

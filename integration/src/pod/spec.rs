@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::app::{Behaviour, Script};
 use crate::certs::spiffe_id;
+use crate::tcp::Ending;
 
 /// What a pod is started with.
 #[derive(Debug, Clone)]
@@ -23,6 +24,8 @@ pub struct PodSpec {
     pub behaviour: Behaviour,
     /// The application's keep-alive timeout; none: connections stay open.
     pub keep_alive: Option<Duration>,
+    /// How the application closes an idle connection.
+    pub idle_ending: Ending,
     /// Whether executions keep all headers.
     pub keep_headers: bool,
     /// What its applications do with requests; none: a script of its own. Pods that share one share its
@@ -46,6 +49,7 @@ impl PodSpec {
             service_account: "default".to_owned(),
             behaviour: Behaviour::Normal,
             keep_alive: None,
+            idle_ending: Ending::Fin,
             keep_headers: false,
             script: None,
             hbone: true,

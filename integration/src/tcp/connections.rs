@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use anyhow::Context as _;
 use tokio::net::TcpStream;
 
 use super::control::{Control, Ending, Order};
@@ -85,6 +86,42 @@ impl Connections {
         self.set_frozen(false);
     }
 
+    /// The flow of one connection is lost: the kernel drops what its peer sends, and nothing answers. Other
+    /// connections go on.
+    ///
+    /// # Errors
+    /// It is closed already, or the kernel refuses.
+    pub fn lose(&self, id: usize) -> anyhow::Result<()> {
+        Ok(self.control(id)?.lose()?)
+    }
+
+    /// Undoes [`Self::lose`].
+    ///
+    /// # Errors
+    /// As [`Self::lose`].
+    pub fn find(&self, id: usize) -> anyhow::Result<()> {
+        Ok(self.control(id)?.find()?)
+    }
+
+    /// Connection `id` is read no more, and its peer meets a TCP window of zero after a few kilobytes; its
+    /// kernel goes on acknowledging. [`Self::thaw`] undoes it.
+    ///
+    /// # Errors
+    /// It is closed already, or the kernel refuses.
+    pub fn close_window(&self, id: usize) -> anyhow::Result<()> {
+        Ok(self.control(id)?.close_window()?)
+    }
+
+    /// The ids of the connections that are open now.
+    #[must_use]
+    pub fn open_ids(&self) -> Vec<usize> {
+        self.log.with(|all| all.iter().filter(|one| one.closed.is_none()).map(|one| one.id).collect())
+    }
+
+    fn control(&self, id: usize) -> anyhow::Result<Arc<Control>> {
+        self.live.controls().get(&id).cloned().with_context(|| format!("connection {id} is closed"))
+    }
+
     /// Waits until connection `id` is closed.
     ///
     /// # Errors
@@ -98,6 +135,13 @@ impl Connections {
     pub(crate) async fn wait_all_closed(&self) -> anyhow::Result<()> {
         let none_open = |all: &[Connection]| all.iter().all(|one| one.closed.is_some()).then_some(());
         self.log.wait_for("the end of all connections", none_open).await
+    }
+
+    pub(crate) fn order(&self, ids: &[usize], order: Order) {
+        let controls = self.live.controls();
+        for control in ids.iter().filter_map(|id| controls.get(id)) {
+            control.give(order);
+        }
     }
 
     pub(crate) fn order_all(&self, order: Order) {
@@ -116,7 +160,7 @@ impl Connections {
         let id = self.log.push(Connection { id: 0, peer, local, opened: Instant::now(), closed: None });
         self.log.update(id, |entry| entry.id = id);
         let frozen = self.live.frozen.load(Ordering::SeqCst);
-        let control = Arc::new(Control::new(id, peer, socket, frozen));
+        let control = Arc::new(Control::new(id, peer, local, socket, frozen));
         controls.insert(id, Arc::clone(&control));
         drop(controls);
         let connections = self.clone();

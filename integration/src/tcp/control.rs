@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures::task::AtomicWaker;
-use socket2::SockRef;
+use socket2::{SockFilter, SockRef};
 use tokio::sync::watch;
 
 /// How a socket is closed.
@@ -28,6 +28,8 @@ pub(crate) enum Order {
     Serve,
     /// Finish what is in progress, then close.
     Drain,
+    /// The process was told to end: what is open goes on, and nothing new is taken up.
+    Terminate,
     End(Ending),
 }
 
@@ -35,6 +37,8 @@ pub(crate) enum Order {
 pub(crate) struct Control {
     pub(crate) id: usize,
     pub(crate) peer: SocketAddr,
+    /// The address that the peer connected to.
+    pub(crate) local: SocketAddr,
     order: watch::Sender<Order>,
     frozen: AtomicBool,
     written: AtomicU64,
@@ -48,10 +52,11 @@ pub(crate) struct Control {
 
 impl Control {
     /// `socket` is a second descriptor of the connection's socket.
-    pub(super) fn new(id: usize, peer: SocketAddr, socket: OwnedFd, frozen: bool) -> Self {
+    pub(super) fn new(id: usize, peer: SocketAddr, local: SocketAddr, socket: OwnedFd, frozen: bool) -> Self {
         Self {
             id,
             peer,
+            local,
             order: watch::Sender::new(Order::Serve),
             frozen: AtomicBool::new(frozen),
             written: AtomicU64::new(0),
@@ -80,9 +85,48 @@ impl Control {
         self.reached(|order| matches!(order, Order::End(_))).await;
     }
 
-    /// Returns when the connection shall drain.
+    /// Returns when the connection shall drain, of itself or with its process.
     pub(crate) async fn draining(&self) {
+        self.reached(|order| matches!(order, Order::Drain | Order::Terminate)).await;
+    }
+
+    /// Returns when the connection shall drain of itself, whatever its process does.
+    pub(crate) async fn draining_alone(&self) {
         self.reached(|order| *order == Order::Drain).await;
+    }
+
+    /// Whether the process was told to end.
+    pub(crate) fn is_terminating(&self) -> bool {
+        self.order() == Order::Terminate
+    }
+
+    /// Has the kernel drop every packet of the peer's on this connection, unseen and unanswered, and stops
+    /// reading and writing: to the peer, this flow alone is lost. A socket filter (socket(7),
+    /// `SO_ATTACH_FILTER`) that accepts no byte; it needs no privilege.
+    pub(super) fn lose(&self) -> io::Result<()> {
+        /// `BPF_RET | BPF_K` with 0: the length that is kept.
+        const DROP: SockFilter = SockFilter::new(0x06, 0, 0, 0);
+        self.set_frozen(true);
+        self.with_socket(|socket| socket.attach_filter(&[DROP]))
+    }
+
+    /// Undoes [`Control::lose`].
+    pub(super) fn find(&self) -> io::Result<()> {
+        self.with_socket(|socket| socket.detach_filter())?;
+        self.set_frozen(false);
+        Ok(())
+    }
+
+    /// Stops reading, with a receive buffer so small that the peer soon meets a window of zero.
+    pub(super) fn close_window(&self) -> io::Result<()> {
+        self.set_frozen(true);
+        self.with_socket(|socket| socket.set_recv_buffer_size(1))
+    }
+
+    fn with_socket(&self, change: impl FnOnce(&SockRef<'_>) -> io::Result<()>) -> io::Result<()> {
+        let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        let socket = socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        change(&SockRef::from(socket))
     }
 
     async fn reached(&self, wanted: impl FnMut(&Order) -> bool) {

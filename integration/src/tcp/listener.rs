@@ -22,22 +22,25 @@ pub(crate) struct Listener {
     connections: Connections,
     serve: Serve,
     accepting: Mutex<Option<JoinHandle<()>>>,
+    reuse_port: bool,
 }
 
 // === impl Listener ===
 
 impl Listener {
+    /// `reuse_port`: whether [`Listener::replace`] will be wanted.
     pub(crate) fn start<F>(
         ns: &Netns,
         addr: SocketAddr,
         connections: Connections,
+        reuse_port: bool,
         serve: impl Fn(Stream) -> F + Send + Sync + 'static,
     ) -> anyhow::Result<Self>
     where
         F: Future<Output = ()> + Send + 'static,
     {
         let serve: Serve = Arc::new(move |stream| Box::pin(serve(stream)));
-        let listener = Self { ns: ns.clone(), addr, connections, serve, accepting: Mutex::default() };
+        let listener = Self { ns: ns.clone(), addr, connections, serve, accepting: Mutex::default(), reuse_port };
         listener.open()?;
         Ok(listener)
     }
@@ -46,11 +49,26 @@ impl Listener {
     pub(crate) fn open(&self) -> anyhow::Result<()> {
         let mut accepting = self.accepting.lock().unwrap_or_else(PoisonError::into_inner);
         if accepting.is_none() {
-            let socket = self.ns.tcp_listener(self.addr)?;
-            let accept = accept(socket, self.connections.clone(), Arc::clone(&self.serve));
-            *accepting = Some(tokio::spawn(accept));
+            *accepting = Some(self.accept()?);
         }
         Ok(())
+    }
+
+    /// A second socket takes the port over (`SO_REUSEPORT`), then the first is closed: at no time is a new
+    /// connection refused.
+    pub(crate) async fn replace(&self) -> anyhow::Result<()> {
+        let successor = self.accept()?;
+        let predecessor = self.accepting.lock().unwrap_or_else(PoisonError::into_inner).replace(successor);
+        if let Some(predecessor) = predecessor {
+            predecessor.abort();
+            let _ = predecessor.await;
+        }
+        Ok(())
+    }
+
+    fn accept(&self) -> anyhow::Result<JoinHandle<()>> {
+        let socket = self.ns.tcp_listener_with(self.addr, self.reuse_port)?;
+        Ok(tokio::spawn(accept(socket, self.connections.clone(), Arc::clone(&self.serve))))
     }
 
     /// Closes the listening socket: new connections are refused. Accepted ones live on.

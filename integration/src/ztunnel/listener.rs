@@ -2,9 +2,14 @@
 
 use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use futures::future::try_join_all;
+use h2::Reason;
+
+use super::inject::{Injections, go_away};
 use super::outer::serve;
-use super::shared::{ConnectBehaviour, Shared, Tls, TlsBehaviour, Tunnel};
+use super::shared::{ConnectBehaviour, Pings, Shared, Tls, TlsBehaviour, Tunnel};
 use crate::certs::{Authority, Identity};
 use crate::netns::Netns;
 use crate::tcp::{Connections, Ending, Listener, Log, Order};
@@ -41,10 +46,12 @@ impl Ztunnel {
             tunnels: Log::default(),
             faults: Mutex::default(),
             tls,
+            pings: Mutex::default(),
+            injections: Injections::default(),
         });
         let addr = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), HBONE_PORT);
         let serving = Arc::clone(&shared);
-        let listener = Listener::start(ns, addr, connections, move |stream| serve(Arc::clone(&serving), stream))?;
+        let listener = Listener::start(ns, addr, connections, true, move |stream| serve(Arc::clone(&serving), stream))?;
         Ok(Self { shared, listener: Arc::new(listener) })
     }
 
@@ -107,6 +114,53 @@ impl Ztunnel {
         self.refuse().await;
         self.connections().end_all(ending).await?;
         self.listen()
+    }
+
+    /// Sets how connections that are accepted from now on are checked.
+    pub fn set_pings(&self, pings: Pings) {
+        *self.shared.pings() = pings;
+    }
+
+    /// Sends a GOAWAY (RFC 9113, section 6.8) of any content on every outer connection, and goes on serving
+    /// them: for servers that are not ztunnel, and to see what a proxy makes of it.
+    pub fn go_away(&self, last_stream: u32, reason: Reason) {
+        self.shared.injections.send(&go_away(last_stream, reason.into()));
+    }
+
+    /// SIGTERM, as ztunnel takes it: the listener closes; every connection gets a GOAWAY that names no
+    /// stream and, after a PONG, one that names the last; one that is idle closes; tunnels go on until
+    /// `deadline`, and are then cut by FIN without close_notify; a CONNECT that is read after the first
+    /// GOAWAY is never answered. Returns when all is closed: true, if nothing had to be cut.
+    ///
+    /// # Errors
+    /// A socket stayed open.
+    pub async fn terminate(&self, deadline: Duration) -> anyhow::Result<bool> {
+        let connections = self.connections().open_ids();
+        self.refuse().await;
+        self.end_with_process(&connections, deadline).await
+    }
+
+    /// A rolling restart with a surge (`maxSurge: 1`, as the Helm chart has it): a successor listens on the
+    /// same port first, so that no connection is refused, and then the predecessor is told to end; see
+    /// [`Ztunnel::terminate`]. Logs go on.
+    ///
+    /// # Errors
+    /// The port is taken, or a socket stayed open.
+    pub async fn surge_restart(&self, deadline: Duration) -> anyhow::Result<bool> {
+        self.listener.replace().await?;
+        let connections = self.connections().open_ids();
+        self.end_with_process(&connections, deadline).await
+    }
+
+    async fn end_with_process(&self, connections: &[usize], deadline: Duration) -> anyhow::Result<bool> {
+        self.connections().order(connections, Order::Terminate);
+        let closed = try_join_all(connections.iter().map(|id| self.connections().wait_closed(*id)));
+        if let Ok(closed) = tokio::time::timeout(deadline, closed).await {
+            return closed.map(|_| true);
+        }
+        self.connections().order(connections, Order::End(Ending::Fin));
+        try_join_all(connections.iter().map(|id| self.connections().wait_closed(*id))).await?;
+        Ok(false)
     }
 
     /// GOAWAY on every outer connection (RFC 9113, section 6.8); returns once their tunnels are

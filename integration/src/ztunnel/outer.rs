@@ -1,15 +1,27 @@
 //! One outer connection: TLS, HTTP/2, and the CONNECTs on it.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use h2::{Ping, PingPong, Reason};
 use http::{Method, StatusCode};
+use rustls::ServerConfig;
+use rustls::server::ServerSessionMemoryCache;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
-use super::shared::{ConnectBehaviour, Shared, TlsBehaviour, Tunnel};
+use super::shared::{ConnectBehaviour, Pings, Shared, TlsBehaviour, Tunnel};
 use super::tunnel;
 use crate::tcp::{Control, Order, Stream};
+
+/// ztunnel's SETTINGS, and its window for the whole connection.
+const STREAMS: u32 = 200;
+const STREAM_WINDOW: u32 = 4 << 20;
+const CONNECTION_WINDOW: u32 = 16 << 20;
+const FRAME: u32 = 1 << 20;
+const HEADER_LIST: u32 = 64 << 10;
 
 pub(super) async fn serve(shared: Arc<Shared>, stream: Stream) {
     let control = Arc::clone(stream.control());
@@ -34,30 +46,48 @@ async fn serve_outer(shared: &Arc<Shared>, stream: Stream, control: &Arc<Control
             return control.draining().await;
         }
     };
-    let handshake = TlsAcceptor::from(Arc::clone(config)).accept(stream).into_fallible();
+    let handshake = TlsAcceptor::from(unused(config)).accept(stream).into_fallible();
     let handshake = tokio::select! {
         handshake = handshake => handshake,
-        // No tunnel to wait for.
-        () = control.draining() => return,
+        // No tunnel to wait for. (A process that is told to end finishes its handshakes.)
+        () = control.draining_alone() => return,
     };
     let tls = match handshake {
         Ok(tls) => tls,
         Err((_, stream)) => return part(stream, control).await,
     };
+    let (_entry, io) = shared.injections.enter(control.id, tls);
     let mut builder = h2::server::Builder::new();
-    builder.initial_window_size(1 << 20).initial_connection_window_size(1 << 22);
-    let Ok(mut outer) = builder.handshake::<_, bytes::Bytes>(tls).await else {
+    builder
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_frame_size(FRAME)
+        .max_header_list_size(HEADER_LIST)
+        .max_concurrent_streams(STREAMS);
+    let Ok(mut outer) = builder.handshake::<_, bytes::Bytes>(io).await else {
         return;
     };
+    let mut silent = pin!(silent(outer.ping_pong(), *shared.pings()));
     // Dropped with the connection, so no tunnel outlives it.
     let mut tunnels = JoinSet::new();
-    let mut drained = false;
+    let (mut drained, mut given_up) = (false, false);
     loop {
         let accepted = tokio::select! {
             accepted = outer.accept() => accepted,
             () = control.draining(), if !drained => {
                 drained = true;
                 outer.graceful_shutdown();
+                if control.is_terminating() {
+                    // From here on ztunnel accepts no stream any more: a CONNECT that crosses the GOAWAY
+                    // counts as processed, and is never answered.
+                    let _ = poll_fn(|cx| outer.poll_closed(cx)).await;
+                    return;
+                }
+                continue;
+            }
+            () = &mut silent, if !given_up => {
+                given_up = true;
+                outer.abrupt_shutdown(Reason::NO_ERROR);
                 continue;
             }
             Some(_) = tunnels.join_next(), if !tunnels.is_empty() => continue,
@@ -79,14 +109,35 @@ async fn serve_outer(shared: &Arc<Shared>, stream: Stream, control: &Arc<Control
             status: None,
             closed: None,
         });
-        let behaviour = match behaviour {
-            ConnectBehaviour::Normal if request.method() != Method::CONNECT => {
-                ConnectBehaviour::Answer(StatusCode::METHOD_NOT_ALLOWED)
-            }
-            other => other,
+        let target = match request.method() {
+            &Method::CONNECT => tunnel::target(&authority, control.local.ip()),
+            _ => Err(StatusCode::BAD_REQUEST),
         };
         let record = tunnel::Record { shared: Arc::clone(shared), place };
-        tunnels.spawn(tunnel::serve(record, behaviour, authority, request.into_body(), respond));
+        tunnels.spawn(tunnel::serve(record, behaviour, target, request.into_body(), respond));
+    }
+}
+
+/// As ztunnel has it, a configuration of its own for every connection: no session can be resumed.
+fn unused(config: &Arc<ServerConfig>) -> Arc<ServerConfig> {
+    let mut config = ServerConfig::clone(config);
+    config.session_storage = ServerSessionMemoryCache::new(1);
+    Arc::new(config)
+}
+
+/// Returns when a PING was left unanswered for too long.
+async fn silent(pings: Option<PingPong>, Pings { interval, timeout }: Pings) {
+    let Some(mut pings) = pings else {
+        return std::future::pending().await;
+    };
+    loop {
+        tokio::time::sleep(interval).await;
+        match tokio::time::timeout(timeout, pings.ping(Ping::opaque())).await {
+            Ok(Ok(_)) => {}
+            // The connection has ended, which its own task sees.
+            Ok(Err(_)) => return std::future::pending().await,
+            Err(_) => return,
+        }
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use http::StatusCode;
 use rustls::ServerConfig;
 
+use super::inject::Injections;
 use crate::netns::Netns;
 use crate::tcp::{Connections, Ending, Log};
 
@@ -38,6 +39,15 @@ pub enum ConnectBehaviour {
     EndConnection(Ending),
 }
 
+/// How a connection is checked to be alive, by PING frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pings {
+    /// From a connection's beginning, or a PONG, to the next PING.
+    pub interval: Duration,
+    /// Without a PONG for so long, the connection is ended: GOAWAY, close_notify, FIN.
+    pub timeout: Duration,
+}
+
 /// One CONNECT stream.
 #[derive(Debug, Clone)]
 pub struct Tunnel {
@@ -61,6 +71,8 @@ pub(super) struct Shared {
     pub(super) tunnels: Log<Tunnel>,
     pub(super) faults: Mutex<Faults>,
     pub(super) tls: Tls,
+    pub(super) pings: Mutex<Pings>,
+    pub(super) injections: Injections,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -77,11 +89,24 @@ pub(super) struct Tls {
     pub(super) untrusted: Arc<ServerConfig>,
 }
 
+// === impl Pings ===
+
+impl Default for Pings {
+    /// As ztunnel has them.
+    fn default() -> Self {
+        Self { interval: Duration::from_secs(10), timeout: Duration::from_secs(20) }
+    }
+}
+
 // === impl Shared ===
 
 impl Shared {
     pub(super) fn faults(&self) -> MutexGuard<'_, Faults> {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn pings(&self) -> MutexGuard<'_, Pings> {
+        self.pings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn take_connect(&self) -> ConnectBehaviour {

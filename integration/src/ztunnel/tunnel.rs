@@ -1,12 +1,12 @@
 //! One tunnel: a CONNECT stream, and the socket to the application behind it.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use h2::server::SendResponse;
-use h2::{Reason, RecvStream, SendStream};
+use h2::{RecvStream, SendStream};
 use http::{Response, StatusCode};
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -33,27 +33,44 @@ impl Drop for Record {
     }
 }
 
+/// Ports on which ztunnel itself listens in every pod.
+const OWN_PORTS: [u16; 3] = [15001, 15006, 15008];
+
+/// Where a CONNECT leads, or the status that refuses it. `local` is the address that the outer connection
+/// came to.
+pub(super) fn target(authority: &str, local: IpAddr) -> Result<SocketAddr, StatusCode> {
+    match authority.parse::<SocketAddr>() {
+        Ok(addr) if addr.ip().to_canonical() != local => Err(StatusCode::BAD_REQUEST),
+        Ok(addr) if OWN_PORTS.contains(&addr.port()) => Err(StatusCode::SERVICE_UNAVAILABLE),
+        Ok(addr) => Ok(addr),
+        // A host name would have to be a service that the control plane names; none is.
+        Err(_) if authority.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok()) => {
+            Err(StatusCode::SERVICE_UNAVAILABLE)
+        }
+        Err(_) => Err(StatusCode::BAD_REQUEST),
+    }
+}
+
 pub(super) async fn serve(
     record: Record,
     behaviour: ConnectBehaviour,
-    authority: String,
+    target: Result<SocketAddr, StatusCode>,
     from_client: RecvStream,
     mut respond: SendResponse<Bytes>,
 ) {
-    let refusal = match behaviour {
-        ConnectBehaviour::Answer(status) => Some(status),
+    let target = match behaviour {
+        ConnectBehaviour::Answer(status) => Err(status),
         ConnectBehaviour::NeverAnswer => {
             // The stream is kept open until the peer resets it, or the connection ends.
             let _ = std::future::poll_fn(|cx| respond.poll_reset(cx)).await;
             return;
         }
-        ConnectBehaviour::Normal | ConnectBehaviour::EndConnection(_) => None,
+        ConnectBehaviour::Normal | ConnectBehaviour::EndConnection(_) => target,
     };
-    let application = match (refusal, authority.parse::<SocketAddr>()) {
-        (Some(status), _) => Err(status),
-        (None, Err(_)) => Err(StatusCode::BAD_REQUEST),
+    let application = match target {
         // Within the namespace the pod's own address is local, so this never leaves it.
-        (None, Ok(addr)) => record.shared.ns.tcp_connect(addr).await.map_err(|_| StatusCode::SERVICE_UNAVAILABLE),
+        Ok(addr) => record.shared.ns.tcp_connect(addr).await.map_err(|_| StatusCode::SERVICE_UNAVAILABLE),
+        Err(status) => Err(status),
     };
     let (status, application) = match application {
         Ok(socket) => (StatusCode::OK, Some(socket)),
@@ -96,8 +113,8 @@ async fn pump_to_application(mut from: RecvStream, mut to: OwnedWriteHalf) -> Re
     to.shutdown().await.map_err(|_| Broken)
 }
 
-/// The application's bytes to the client. Its FIN is END_STREAM, and its RST is RST_STREAM with
-/// `CONNECT_ERROR` (RFC 9113, section 8.5).
+/// The application's bytes to the client. Its FIN is END_STREAM, and so is its RST: ztunnel does not tell
+/// one from the other, although RFC 9113, section 8.5, asks for `CONNECT_ERROR`.
 async fn pump_to_client(mut from: OwnedReadHalf, mut to: SendStream<Bytes>) -> Result<(), Broken> {
     let mut buffer = vec![0; 64 * 1024];
     loop {
@@ -109,12 +126,8 @@ async fn pump_to_client(mut from: OwnedReadHalf, mut to: SendStream<Bytes>) -> R
             }
         };
         let mut chunk = match read {
-            Ok(0) => return to.send_data(Bytes::new(), true).map_err(|_| Broken),
+            Ok(0) | Err(_) => return to.send_data(Bytes::new(), true).map_err(|_| Broken),
             Ok(count) => Bytes::copy_from_slice(buffer.get(..count).unwrap_or_default()),
-            Err(_) => {
-                to.send_reset(Reason::CONNECT_ERROR);
-                return Err(Broken);
-            }
         };
         while !chunk.is_empty() {
             to.reserve_capacity(chunk.len());

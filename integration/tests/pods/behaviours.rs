@@ -6,11 +6,11 @@ use std::time::Duration;
 use h2::Reason;
 use http::{Method, Request, StatusCode};
 use lab::app::{Behaviour, hash_of};
-use lab::pod::PodSpec;
+use lab::pod::{Ending, PodSpec};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 
-use super::client::{GENEROUS, QUIET, Wire, World, collect, end_of, exchange, io_kind, ip, read_all};
+use super::client::{GENEROUS, QUIET, Wire, World, collect, end_of, exchange, head, io_kind, ip, read_all};
 
 #[tokio::test]
 async fn http1_answers_with_the_pods_name_and_keeps_the_connection() {
@@ -120,6 +120,22 @@ async fn idle_connections_are_closed_with_fin_by_timeout_or_on_demand() {
     app.release();
     let end = read_all(&mut busy).await;
     assert!(matches!(&end, Wire::Silence(text) if text.ends_with("0\r\n\r\n")), "{end:?}");
+}
+
+#[tokio::test]
+async fn an_idle_connection_is_reset_where_the_server_does_so() {
+    let world = World::new().await;
+    let keep_alive = Some(Duration::from_millis(150));
+    let spec =
+        PodSpec { hbone: false, keep_alive, idle_ending: Ending::Rst, ..PodSpec::new("pod-a", ip("10.244.1.1")) };
+    let pod = world.start(spec).await;
+    let mut stream = world.tcp(pod.addr()).await;
+    let wire = exchange(&mut stream, "GET", "/", "one").await;
+    assert!(matches!(&wire, Wire::Rst(text) if text.ends_with("pod-a")), "answered, then reset: {wire:?}");
+    let mut young = world.tcp(pod.addr()).await;
+    young.write_all(head("GET", "/?delay_ms=300", "slow").as_bytes()).await.expect("write");
+    let wire = read_all(&mut young).await;
+    assert!(matches!(&wire, Wire::Rst(text) if text.ends_with("pod-a")), "not while a request is served: {wire:?}");
 }
 
 #[tokio::test]

@@ -68,15 +68,19 @@ impl World {
     pub async fn try_outer(&self, addr: SocketAddr) -> io::Result<Outer> {
         let tcp = self.proxy.tcp_connect(addr).await?;
         let local = tcp.local_addr()?;
-        let config = self.authority.client_config(&self.identity).expect("client config");
         let name = ServerName::from(addr.ip());
-        let tls = TlsConnector::from(Arc::clone(&config)).connect(name, tcp).await?;
+        let tls = TlsConnector::from(self.client_config()).connect(name, tcp).await?;
         let (send, connection) = h2::client::handshake(tls).await.map_err(io::Error::other)?;
         let mut outer = Outer { send, local, connection: tokio::spawn(connection) };
         // TLS 1.3: a refusal of the client's certificate arrives after the handshake.
         let ready = outer.send.clone().ready().await;
         outer.send = ready.map_err(io::Error::other)?;
         Ok(outer)
+    }
+
+    /// A client configuration of the proxy's identity; it keeps the tickets that it is given.
+    pub fn client_config(&self) -> Arc<rustls::ClientConfig> {
+        self.authority.client_config(&self.identity).expect("client config")
     }
 
     pub async fn h2c(&self, addr: SocketAddr) -> Outer {
@@ -96,7 +100,11 @@ pub struct Outer {
 
 impl Outer {
     pub async fn connect(&mut self, to: SocketAddr) -> Result<Tunnel, h2::Error> {
-        let request = Request::builder().method(Method::CONNECT).uri(to.to_string()).body(());
+        self.connect_to(&to.to_string()).await
+    }
+
+    pub async fn connect_to(&mut self, authority: &str) -> Result<Tunnel, h2::Error> {
+        let request = Request::builder().method(Method::CONNECT).uri(authority).body(());
         let (response, to) = self.send.send_request(request.expect("CONNECT"), false)?;
         let response = response.await?;
         let status = response.status();
