@@ -2,6 +2,9 @@
 //! swap to the official crate has to replace (`docs/sdk.md`).
 
 use crate::abi::callbacks;
+pub use crate::guard::panics_caught;
+pub use crate::http::HttpPerRouteConfig;
+pub use crate::metrics::MetricResult;
 
 /// What came to the dynamic modules ABI after Envoy 1.38, the oldest release that this crate loads on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
