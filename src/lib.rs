@@ -19,8 +19,9 @@ use std::sync::{Arc, atomic::Ordering};
 
 use envoy_proxy_dynamic_modules_rust_sdk::{
     BootstrapExtensionConfig, ConfigValidatorConfig, EnvoyBootstrapExtensionConfig, EnvoyHttpFilterConfigImpl,
-    EnvoyHttpFilterImpl, EnvoyNetworkFilterConfigImpl, EnvoyNetworkFilterImpl, HttpFilterConfig, HttpPerRouteConfig,
-    NetworkFilterConfig, declare_all_init_functions, envoy_log_error,
+    EnvoyHttpFilterImpl, EnvoyNetworkFilterConfigImpl, EnvoyNetworkFilterImpl, HttpFilterConfig, NetworkFilterConfig,
+    declare_all_init_functions, envoy_log_error,
+    extra::{Feature, HttpPerRouteConfig, envoy_has},
 };
 
 use crate::{
@@ -54,8 +55,11 @@ fn http_filter(
     config: &[u8],
 ) -> Option<Box<dyn HttpFilterConfig<EnvoyHttpFilterImpl>>> {
     let explain = Arc::clone(&shared::shared().endpoints);
-    let config =
-        accept(selected(name, "filter_name", retry::PART).and_then(|()| RetryConfig::new(config, envoy, explain)))?;
+    let sees_attempts = envoy_has(Feature::FailureAttributes);
+    let config = accept(
+        selected(name, "filter_name", retry::PART)
+            .and_then(|()| RetryConfig::new(config, envoy, explain, sees_attempts)),
+    )?;
     Some(Box::new(config))
 }
 

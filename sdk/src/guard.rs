@@ -30,7 +30,11 @@ pub(crate) fn quiet_guarded_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let previous = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |info| if !note(info) { previous(info) }));
+        std::panic::set_hook(Box::new(move |info| {
+            if !note(info) {
+                previous(info)
+            }
+        }));
     });
 }
 

@@ -78,9 +78,7 @@ pub use network::{
     EnvoyNetworkFilter, EnvoyNetworkFilterConfig, EnvoyNetworkFilterConfigImpl, EnvoyNetworkFilterImpl, NetworkFilter,
     NetworkFilterConfig, NewNetworkFilterConfigFunction,
 };
-pub use scheduler::{
-    EnvoyBootstrapExtensionConfigScheduler, EnvoyHttpFilterScheduler, EnvoyNetworkFilterScheduler,
-};
+pub use scheduler::{EnvoyBootstrapExtensionConfigScheduler, EnvoyHttpFilterScheduler, EnvoyNetworkFilterScheduler};
 
 /// What the macros use.
 #[doc(hidden)]

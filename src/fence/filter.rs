@@ -126,7 +126,7 @@ impl<E: EnvoyNetworkFilter> NetworkFilter<E> for FenceFilter {
         let by = match event {
             ConnectionEvent::RemoteClose => ClosedBy::Pool,
             ConnectionEvent::LocalClose => ClosedBy::Proxy,
-            ConnectionEvent::Connected | ConnectionEvent::ConnectedZeroRtt | ConnectionEvent::Unknown(_) => return,
+            ConnectionEvent::Connected | ConnectionEvent::ConnectedZeroRtt => return,
         };
         let now = Instant::now();
         // A CONNECT may have been sent on a connection that others had used, and died with it.
@@ -146,7 +146,7 @@ impl<E: EnvoyNetworkFilter> NetworkFilter<E> for FenceFilter {
     fn on_scheduled(&mut self, envoy: &mut E, _event_id: u64) {
         // The endpoint may be back (a readiness flap), or the tunnel over, by the time this runs.
         if let Some(tunnel) = self.tunnel.take_if(|tunnel| tunnel.is_gone()) {
-            // Taken out first: the close runs inside this hook, and its event does not come back here.
+            // Taken out first: the close's own event comes back here when this hook has returned.
             let now = Instant::now();
             self.settings.metrics.closed(envoy, &tunnel, now);
             self.settings.metrics.cut(envoy);
@@ -162,7 +162,7 @@ impl FenceFilter {
     fn attribute(&mut self, envoy: &mut impl EnvoyNetworkFilter, now: Instant) {
         if let Some(tunnel) = &mut self.tunnel
             && tunnel.connection(now).is_none()
-            && let Some(id) = envoy.get_upstream_connection_id()
+            && let id @ 1.. = envoy.get_upstream_connection_id()
         {
             let first = tunnel.on_connection(id, now);
             self.settings.metrics.connected(envoy, first);
@@ -210,13 +210,17 @@ fn failure(envoy: &impl EnvoyNetworkFilter, age: Duration) -> Option<Refusal> {
     // The flags tell whether this Envoy answers at all: a tunnel that could not be opened has some.
     envoy.get_attribute_int(Attribute::ResponseFlags)?;
     let reason = envoy.get_attribute_string(Attribute::UpstreamTransportFailureReason);
-    Some(refusal(&reason.map(|reason| reason.to_str_lossy().into_owned()).unwrap_or_default(), age))
+    Some(refusal(
+        &reason.map(|reason| String::from_utf8_lossy(reason.as_slice()).into_owned()).unwrap_or_default(),
+        age,
+    ))
 }
 
 /// The address that the outer connection goes to, port aside: a waypoint on the way where the
 /// endpoint names one, else the endpoint itself.
 fn endpoint(envoy: &impl EnvoyNetworkFilter) -> Option<IpAddr> {
     if let Some(waypoint) = envoy.get_dynamic_metadata_string(ORIGINAL_DST, "waypoint") {
+        let waypoint = std::str::from_utf8(waypoint.as_slice()).ok()?;
         return waypoint.parse::<std::net::SocketAddr>().ok().map(|address| address.ip().to_canonical());
     }
     envoy.get_local_address().0.parse::<IpAddr>().ok().map(|ip| ip.to_canonical())

@@ -18,7 +18,10 @@ use crate::{endpoints::ConnectionAge, metadata, shared::shared};
 /// Without a tunnel the connection is known by its id (Envoy 1.39 and later). With one, the HTTP filter
 /// sees only the inner connection; the outer one is the endpoint's on this worker, if it has only one.
 pub(super) fn annotate(envoy: &mut impl EnvoyHttpFilter, reset: bool) {
-    let Some(id) = envoy.get_upstream_connection_id() else { return };
+    let id = envoy.get_upstream_connection_id();
+    if id == 0 {
+        return;
+    }
     let now = Instant::now();
     let endpoints = &shared().endpoints;
     let connection = match tunnelled_to(envoy) {

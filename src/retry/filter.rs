@@ -6,7 +6,7 @@ use std::{
 };
 
 use envoy_proxy_dynamic_modules_rust_sdk::{
-    EnvoyHttpFilter, EnvoyHttpFilterConfig, HttpFilter, HttpFilterConfig, HttpPerRouteConfig,
+    EnvoyHttpFilter, EnvoyHttpFilterConfig, HttpFilter, HttpFilterConfig,
     abi::{
         envoy_dynamic_module_type_attribute_id as Attribute,
         envoy_dynamic_module_type_on_http_filter_local_reply_status as LocalReplyStatus,
@@ -15,6 +15,7 @@ use envoy_proxy_dynamic_modules_rust_sdk::{
         envoy_dynamic_module_type_on_http_filter_response_headers_status as ResponseHeadersStatus,
     },
     envoy_log_debug, envoy_log_warn,
+    extra::HttpPerRouteConfig,
 };
 
 use super::{
@@ -86,7 +87,8 @@ struct Stream {
 // === impl RetryConfig ===
 
 impl RetryConfig {
-    /// Parses the filter's configuration and defines its counters. Main thread.
+    /// Parses the filter's configuration and defines its counters. Main thread. `sees_attempts`: Envoy
+    /// shows a failed request's attributes (1.39 and later).
     ///
     /// # Errors
     /// A configuration that [`Policy::parse`] refuses.
@@ -94,11 +96,10 @@ impl RetryConfig {
         json: &[u8],
         envoy: &mut impl EnvoyHttpFilterConfig,
         explain: Arc<dyn Explain>,
+        sees_attempts: bool,
     ) -> Result<Self, ConfigError> {
         let loaded = Loaded::new(Policy::parse(json)?);
         let stats = Stats::define(envoy);
-        // Counting outside of a stream came with the same release as the attributes.
-        let sees_attempts = stats.any().is_some_and(|id| envoy.increment_counter(id, 0).is_ok());
         Ok(Self { shared: Arc::new(Shared { loaded, stats, explain, sees_attempts }) })
     }
 }
@@ -203,10 +204,12 @@ impl Shared {
             budget.allowance(now)
         });
         let headers = RequestHeaders(&*envoy);
+        let pseudo = [":method", ":authority", ":path"].map(|name| envoy.get_request_header_value(name));
+        let [method, authority, path] = &pseudo;
         let request = Evidence {
-            method: envoy.get_request_header_value(":method").map(|value| value.as_slice()),
-            authority: envoy.get_request_header_value(":authority").map(|value| value.as_slice()),
-            path: envoy.get_request_header_value(":path").map(|value| value.as_slice()),
+            method: method.as_ref().map(|value| value.as_slice()),
+            authority: authority.as_ref().map(|value| value.as_slice()),
+            path: path.as_ref().map(|value| value.as_slice()),
             headers: &headers,
             // 0 is how Envoy says "no limit".
             kept: match envoy.get_buffer_limit() {

@@ -6,10 +6,7 @@ use std::{
 };
 
 use envoy_proxy_dynamic_modules_rust_sdk::{
-    EnvoyBuffer, EnvoyCounterId, MetricResult,
-    abi::{
-        envoy_dynamic_module_type_metadata_source as Source, envoy_dynamic_module_type_metrics_result as MetricsResult,
-    },
+    EnvoyBuffer, EnvoyCounterId, abi::envoy_dynamic_module_type_metadata_source as Source, extra::MetricResult,
 };
 
 use crate::endpoints::ResetClass;
@@ -23,9 +20,8 @@ use super::{
     *,
 };
 
-/// Envoy while a configuration loads; `modern`: 1.39 or later.
+/// Envoy while a configuration loads.
 struct Loading {
-    modern: bool,
     next: usize,
 }
 
@@ -33,10 +29,6 @@ impl EnvoyHttpFilterConfig for Loading {
     fn define_counter(&mut self, _name: &str) -> MetricResult<EnvoyCounterId> {
         self.next += 1;
         Ok(EnvoyCounterId(self.next - 1))
-    }
-
-    fn increment_counter(&self, _id: EnvoyCounterId, _value: u64) -> MetricResult {
-        if self.modern { Ok(()) } else { Err(MetricsResult::MetricNotFound) }
     }
 }
 
@@ -77,7 +69,7 @@ impl Fake {
     }
 
     fn header(&self, name: &str) -> Option<String> {
-        self.get_request_header_value(name).map(|value| value.to_str_lossy().into_owned())
+        self.get_request_header_value(name).map(|value| String::from_utf8_lossy(value.as_slice()).into_owned())
     }
 
     fn count(&self, name: &str) -> u64 {
@@ -96,7 +88,7 @@ impl EnvoyHttpFilter for Fake {
     }
 
     fn get_request_header_values(&self, key: &str) -> Vec<EnvoyBuffer<'_>> {
-        self.request.iter().filter(|(name, _)| name == key).map(|(_, value)| value.as_slice().into()).collect()
+        self.request.iter().filter(|(name, _)| name == key).map(|(_, value)| EnvoyBuffer::new(value)).collect()
     }
 
     fn set_request_header(&mut self, key: &str, value: &[u8]) -> bool {
@@ -106,7 +98,7 @@ impl EnvoyHttpFilter for Fake {
     }
 
     fn get_response_header_value(&self, key: &str) -> Option<EnvoyBuffer<'_>> {
-        self.status.as_deref().filter(|_| key == ":status").map(EnvoyBuffer::from)
+        self.status.as_deref().filter(|_| key == ":status").map(EnvoyBuffer::new)
     }
 
     fn set_response_header(&mut self, key: &str, value: &[u8]) -> bool {
@@ -126,11 +118,11 @@ impl EnvoyHttpFilter for Fake {
 
     fn get_attribute_string(&self, id: Attribute) -> Option<EnvoyBuffer<'_>> {
         self.probes.borrow_mut().push(id as u32);
-        self.texts.get(&(id as u32)).copied().map(EnvoyBuffer::new)
+        self.texts.get(&(id as u32)).map(|text| EnvoyBuffer::new(text.as_bytes()))
     }
 
     fn get_metadata_string(&self, _source: Source, _namespace: &str, _key: &str) -> Option<EnvoyBuffer<'_>> {
-        self.host.map(EnvoyBuffer::new)
+        self.host.map(|host| EnvoyBuffer::new(host.as_bytes()))
     }
 
     fn get_received_request_body_size(&mut self) -> usize {
@@ -176,7 +168,7 @@ impl Explain for Stale {
 }
 
 fn config(json: &str) -> RetryConfig {
-    RetryConfig::new(json.as_bytes(), &mut Loading { modern: true, next: 0 }, Arc::new(Stale)).expect("a valid policy")
+    RetryConfig::new(json.as_bytes(), &mut Loading { next: 0 }, Arc::new(Stale), true).expect("a valid policy")
 }
 
 /// One stream from its headers to its end, with an optional body piece.
@@ -294,7 +286,7 @@ fn an_envoy_that_gives_up_between_attempts_tells_the_client_of_the_upstream_s_fa
         envoy.status = Some(status.to_vec());
         let mut filter = config.new_http_filter(&mut envoy);
         filter.on_request_headers(&mut envoy, false);
-        filter.on_local_reply(&mut envoy, 507, EnvoyBuffer::new(details), false);
+        filter.on_local_reply(&mut envoy, 507, EnvoyBuffer::new(details.as_bytes()), false);
         filter.on_response_headers(&mut envoy, true);
         assert_eq!(envoy.status.as_deref(), Some(&expected[..]), "{method} {mode} {details}");
     }
@@ -326,8 +318,8 @@ fn a_stream_that_is_dropped_without_an_end_gives_its_right_back() {
 
 #[test]
 fn a_long_response_holds_no_right_while_it_goes_on() {
-    let mut loading = Loading { modern: true, next: 0 };
-    let config = RetryConfig::new(b"{}", &mut loading, Arc::new(Silent)).expect("a valid policy");
+    let mut loading = Loading { next: 0 };
+    let config = RetryConfig::new(b"{}", &mut loading, Arc::new(Silent), true).expect("a valid policy");
     let mut envoy = Fake::new(Request::new("GET", "/events")).ended(2, 200, 0, "");
     let mut filter = config.new_http_filter(&mut envoy);
     let budget = || config.shared.loaded.budget(worker::now(), |budget| (budget.held(), budget.balance()));
@@ -345,12 +337,12 @@ fn a_long_response_holds_no_right_while_it_goes_on() {
 
 #[test]
 fn an_envoy_that_does_not_show_attempts_is_not_asked_for_them() {
-    let mut loading = Loading { modern: false, next: 0 };
-    let config = RetryConfig::new(b"{}", &mut loading, Arc::new(Silent)).expect("a valid policy");
+    let mut loading = Loading { next: 0 };
+    let config = RetryConfig::new(b"{}", &mut loading, Arc::new(Silent), false).expect("a valid policy");
     let mut envoy = Fake::new(Request::new("GET", "/")).ended(2, 503, UC, BROKEN);
     let mut filter = config.new_http_filter(&mut envoy);
     filter.on_request_headers(&mut envoy, true);
-    filter.on_local_reply(&mut envoy, 503, EnvoyBuffer::new(BROKEN), false);
+    filter.on_local_reply(&mut envoy, 503, EnvoyBuffer::new(BROKEN.as_bytes()), false);
     filter.on_stream_complete(&mut envoy);
     let young = [Attribute::UpstreamRequestAttemptCount, Attribute::ResponseFlags, Attribute::ResponseCodeDetails];
     let probes = envoy.probes.borrow().clone();

@@ -111,12 +111,6 @@ impl Stats {
         Self { ids: HELP.iter().map(|(name, _)| define(name)).collect() }
     }
 
-    /// Any one of the counters.
-    #[must_use]
-    pub fn any(&self) -> Option<EnvoyCounterId> {
-        self.ids.iter().copied().flatten().next()
-    }
-
     /// Counts one event.
     pub fn count(&self, envoy: &impl EnvoyHttpFilter, event: Event) {
         match event {

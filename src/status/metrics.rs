@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use envoy_proxy_dynamic_modules_rust_sdk::{
-    EnvoyBootstrapExtensionConfig, EnvoyCounterId, EnvoyGaugeId, panics_caught,
+    EnvoyBootstrapExtensionConfig, EnvoyCounterId, EnvoyGaugeId, extra::panics_caught,
 };
 
 use crate::{shared::Shared, watch::SourceStats};

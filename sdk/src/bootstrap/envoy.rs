@@ -103,14 +103,16 @@ impl EnvoyBootstrapExtensionConfigImpl {
 
 impl EnvoyBootstrapExtensionConfig for EnvoyBootstrapExtensionConfigImpl {
     fn define_counter(&mut self, name: &str) -> MetricResult<EnvoyCounterId> {
-        defined(EnvoyCounterId, |id| {
-            ask!(self, bootstrap_extension_config_define_counter(name.into(), ptr::null(), 0, id) or ABSENT)
-        })
+        defined(
+            EnvoyCounterId,
+            |id| ask!(self, bootstrap_extension_config_define_counter(name.into(), ptr::null(), 0, id) or ABSENT),
+        )
     }
     fn define_gauge(&mut self, name: &str) -> MetricResult<EnvoyGaugeId> {
-        defined(EnvoyGaugeId, |id| {
-            ask!(self, bootstrap_extension_config_define_gauge(name.into(), ptr::null(), 0, id) or ABSENT)
-        })
+        defined(
+            EnvoyGaugeId,
+            |id| ask!(self, bootstrap_extension_config_define_gauge(name.into(), ptr::null(), 0, id) or ABSENT),
+        )
     }
     fn increment_counter(&self, id: EnvoyCounterId, value: u64) -> MetricResult {
         outcome(ask!(self, bootstrap_extension_config_increment_counter(id.0, ptr::null(), 0, value) or ABSENT))

@@ -7,8 +7,8 @@ use std::ffi::c_void;
 use std::ptr;
 
 use super::exported::*;
-use super::*;
 use super::timer::Timer;
+use super::*;
 use crate::abi::envoy_dynamic_module_type_envoy_buffer as EB;
 use crate::scheduler::EnvoyBootstrapExtensionConfigScheduler;
 use crate::testing::{buffer, fake_callbacks, install, with_fake};

@@ -31,8 +31,9 @@ impl EnvoyHttpFilterConfigImpl {
 
 impl EnvoyHttpFilterConfig for EnvoyHttpFilterConfigImpl {
     fn define_counter(&mut self, name: &str) -> MetricResult<EnvoyCounterId> {
-        defined(EnvoyCounterId, |id| {
-            ask!(self, http_filter_config_define_counter(name.into(), ptr::null(), 0, id) or ABSENT)
-        })
+        defined(
+            EnvoyCounterId,
+            |id| ask!(self, http_filter_config_define_counter(name.into(), ptr::null(), 0, id) or ABSENT),
+        )
     }
 }

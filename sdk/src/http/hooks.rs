@@ -6,9 +6,7 @@ use std::ptr;
 use super::envoy_config::EnvoyHttpFilterConfigImpl;
 use super::envoy_filter::EnvoyHttpFilter;
 use super::envoy_filter_impl::EnvoyHttpFilterImpl;
-use super::filter::{
-    HttpFilter, HttpFilterConfig, NewHttpFilterConfigFunction, NewHttpFilterPerRouteConfigFunction,
-};
+use super::filter::{HttpFilter, HttpFilterConfig, NewHttpFilterConfigFunction, NewHttpFilterPerRouteConfigFunction};
 use super::per_route;
 use crate::abi::{
     envoy_dynamic_module_type_envoy_buffer as EB, envoy_dynamic_module_type_envoy_http_header as EH,
@@ -257,16 +255,10 @@ pub mod exported {
     ) -> u32 {
         // SAFETY: Envoy's promise; the buffer lives as long as the hook.
         let status = unsafe {
-            run(
-                "http_filter_local_reply",
-                filter_module,
-                filter_envoy,
-                LocalReplyStatus::Continue,
-                |stream, envoy| {
-                    let details = EnvoyBuffer::from_raw(details);
-                    stream.ends().on_local_reply(envoy, response_code, details, reset_imminent)
-                },
-            )
+            run("http_filter_local_reply", filter_module, filter_envoy, LocalReplyStatus::Continue, |stream, envoy| {
+                let details = EnvoyBuffer::from_raw(details);
+                stream.ends().on_local_reply(envoy, response_code, details, reset_imminent)
+            })
         };
         status.as_raw()
     }

@@ -8,7 +8,8 @@ use super::envoy_filter::EnvoyNetworkFilter;
 use super::envoy_filter_impl::EnvoyNetworkFilterImpl;
 use super::filter::{NetworkFilter, NetworkFilterConfig, NewNetworkFilterConfigFunction};
 use crate::abi::{
-    envoy_dynamic_module_type_envoy_buffer as EB, envoy_dynamic_module_type_network_connection_event as ConnectionEvent,
+    envoy_dynamic_module_type_envoy_buffer as EB,
+    envoy_dynamic_module_type_network_connection_event as ConnectionEvent,
     envoy_dynamic_module_type_on_network_filter_data_status as DataStatus,
 };
 use crate::buffer::EnvoyBuffer;
@@ -145,13 +146,9 @@ pub mod exported {
     ) -> u32 {
         // SAFETY: Envoy's promise.
         let status = unsafe {
-            run(
-                "network_filter_write",
-                filter_module,
-                filter_envoy,
-                DataStatus::Continue,
-                |connection, envoy| connection.filter.on_write(envoy, data_length, end_stream),
-            )
+            run("network_filter_write", filter_module, filter_envoy, DataStatus::Continue, |connection, envoy| {
+                connection.filter.on_write(envoy, data_length, end_stream)
+            })
         };
         status.as_raw()
     }

@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use crate::abi::{
-    Callbacks, Ptr, envoy_dynamic_module_type_envoy_buffer as EB,
-    envoy_dynamic_module_type_module_buffer as MB, envoy_dynamic_module_type_module_http_header as MH,
+    Callbacks, Ptr, envoy_dynamic_module_type_envoy_buffer as EB, envoy_dynamic_module_type_module_buffer as MB,
+    envoy_dynamic_module_type_module_http_header as MH,
 };
 use crate::buffer::slice_or_empty;
 
