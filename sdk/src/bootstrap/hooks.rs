@@ -1,7 +1,6 @@
 //! The C symbols of the bootstrap extension: Envoy requires all 17.
 
 use std::ffi::c_void;
-use std::ptr;
 
 use super::completion::CompletionCallback;
 use super::envoy::{EnvoyBootstrapExtensionConfig, EnvoyBootstrapExtensionConfigImpl, EnvoyBootstrapExtensionImpl};
@@ -13,8 +12,9 @@ use crate::abi::{
     envoy_dynamic_module_type_http_callout_result as HttpCalloutResult,
 };
 use crate::buffer::{self, EnvoyBuffer};
+use crate::config;
 use crate::factory::Factory;
-use crate::guard::{drop_guarded, guard};
+use crate::guard::guard;
 use crate::slot::{Handle, Occupant, Slot};
 
 type Config = Box<dyn BootstrapExtensionConfig>;
@@ -63,7 +63,7 @@ macro_rules! config_hooks {
                     &mut EnvoyBootstrapExtensionConfigImpl::new(config_envoy);
                 // SAFETY: made by `config_new` and still alive; buffers live as long as the hook.
                 unsafe {
-                    if let Some($config) = config_module.cast::<Config>().as_ref() {
+                    if let Some($config) = config::get::<Config>(config_module) {
                         $body
                     }
                 }
@@ -146,7 +146,7 @@ pub mod exported {
             // SAFETY: made by `config_new` and still alive; buffers live as long as the hook.
             let (config, method, path, body) = unsafe {
                 (
-                    config_module.cast::<Config>().as_ref(),
+                    config::get::<Config>(config_module),
                     EnvoyBuffer::from_raw(method).to_str_lossy(),
                     EnvoyBuffer::from_raw(path).to_str_lossy(),
                     EnvoyBuffer::from_raw(body).bytes(),
@@ -171,14 +171,11 @@ pub mod exported {
         name: EB,
         config: EB,
     ) -> *const c_void {
-        guard("bootstrap_extension_config_new", || {
-            // SAFETY: Envoy's buffers live as long as the hook.
-            let (name, config) = unsafe { (EnvoyBuffer::from_raw(name), EnvoyBuffer::from_raw(config)) };
-            let make = FACTORY.get("bootstrap extension")?;
-            make(&mut EnvoyBootstrapExtensionConfigImpl::new(config_envoy), &name.to_str_lossy(), config.as_slice())
-        })
-        .flatten()
-        .map_or(ptr::null(), |config: Config| Box::into_raw(Box::new(config)).cast_const().cast())
+        let make = |name: &str, config: &[u8]| -> Option<Config> {
+            FACTORY.get("bootstrap extension")?(&mut EnvoyBootstrapExtensionConfigImpl::new(config_envoy), name, config)
+        };
+        // SAFETY: Envoy's promise.
+        unsafe { config::create("bootstrap_extension_config_new", name, config, make) }
     }
 
     /// Frees the configuration object.
@@ -187,11 +184,8 @@ pub mod exported {
     /// Called by Envoy, once per object.
     #[unsafe(no_mangle)]
     pub unsafe extern "C" fn envoy_dynamic_module_on_bootstrap_extension_config_destroy(config_module: *const c_void) {
-        if !config_module.is_null() {
-            // SAFETY: made by `config_new`; Envoy gives it up.
-            let config = unsafe { Box::from_raw(config_module.cast_mut().cast::<Config>()) };
-            drop_guarded("bootstrap_extension_config_destroy", config);
-        }
+        // SAFETY: Envoy's promise.
+        unsafe { config::destroy::<Config>("bootstrap_extension_config_destroy", config_module) };
     }
 
     /// Makes the extension; an inert one after a panic.
@@ -205,7 +199,7 @@ pub mod exported {
     ) -> *const c_void {
         ExtensionSlot::create("bootstrap_extension_new", extension_envoy, |handle| {
             // SAFETY: made by `config_new` and still alive.
-            let config = unsafe { config_module.cast::<Config>().as_ref() }?;
+            let config = unsafe { config::get::<Config>(config_module) }?;
             Some(config.new_bootstrap_extension(&mut EnvoyBootstrapExtensionImpl::new(handle)))
         })
     }

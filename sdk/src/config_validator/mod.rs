@@ -9,7 +9,6 @@ mod tests;
 
 use std::borrow::Cow;
 use std::ffi::c_void;
-use std::ptr;
 use std::time::Duration;
 
 use crate::abi::{
@@ -17,8 +16,9 @@ use crate::abi::{
     envoy_dynamic_module_type_envoy_buffer as EB,
 };
 use crate::buffer::{EnvoyBuffer, buffers, slice_or_empty};
+use crate::config;
 use crate::factory::Factory;
-use crate::guard::{drop_guarded, guard};
+use crate::guard::guard;
 
 /// Makes the configuration object; main thread; `None` rejects the configuration (log why first).
 pub type NewConfigValidatorConfigFunction = fn(&str, &[u8]) -> Option<Box<dyn ConfigValidatorConfig>>;
@@ -114,7 +114,7 @@ unsafe fn verdict(
 ) -> bool {
     let outcome = guard(hook, || {
         // SAFETY: the caller's promise.
-        let config = unsafe { config.cast::<Config>().as_ref() };
+        let config = unsafe { config::get::<Config>(config) };
         config.map_or(Ok(()), |config| validate(config.as_ref(), &ConfigValidatorContext(())))
     });
     let Some(Err(reason)) = outcome else {
@@ -140,14 +140,9 @@ pub mod exported {
         name: EB,
         config: EB,
     ) -> *const c_void {
-        guard("config_validator_config_new", || {
-            // SAFETY: Envoy's buffers live as long as the hook.
-            let (name, config) = unsafe { (EnvoyBuffer::from_raw(name), EnvoyBuffer::from_raw(config)) };
-            let make = FACTORY.get("config validator")?;
-            make(&name.to_str_lossy(), config.as_slice())
-        })
-        .flatten()
-        .map_or(ptr::null(), |config: Config| Box::into_raw(Box::new(config)).cast_const().cast())
+        let make = |name: &str, config: &[u8]| -> Option<Config> { FACTORY.get("config validator")?(name, config) };
+        // SAFETY: Envoy's promise.
+        unsafe { config::create("config_validator_config_new", name, config, make) }
     }
 
     /// Frees a configuration object.
@@ -156,11 +151,8 @@ pub mod exported {
     /// Called by Envoy, once per object.
     #[unsafe(no_mangle)]
     pub unsafe extern "C" fn envoy_dynamic_module_on_config_validator_config_destroy(config_module: *const c_void) {
-        if !config_module.is_null() {
-            // SAFETY: made by `config_new`; Envoy gives it up.
-            let config = unsafe { Box::from_raw(config_module.cast_mut().cast::<Config>()) };
-            drop_guarded("config_validator_config_destroy", config);
-        }
+        // SAFETY: Envoy's promise.
+        unsafe { config::destroy::<Config>("config_validator_config_destroy", config_module) };
     }
 
     /// A SotW update.

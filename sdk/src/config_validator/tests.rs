@@ -5,6 +5,7 @@
 use super::exported::*;
 use super::*;
 use crate::testing::{buffer, fake_callbacks, install, with_fake};
+use std::ptr;
 
 const ENVOY: *mut c_void = ptr::without_provenance_mut(64);
 

@@ -19,6 +19,7 @@ use crate::abi::{
     envoy_dynamic_module_type_on_http_filter_response_trailers_status as ResponseTrailersStatus,
 };
 use crate::buffer::EnvoyBuffer;
+use crate::config;
 use crate::factory::Factory;
 use crate::guard::{drop_guarded, guard};
 use crate::slot::{Handle, Occupant, Slot};
@@ -273,14 +274,11 @@ pub mod exported {
         name: EB,
         config: EB,
     ) -> *const c_void {
-        guard("http_filter_config_new", || {
-            // SAFETY: Envoy's buffers live as long as the hook.
-            let (name, config) = unsafe { (EnvoyBuffer::from_raw(name), EnvoyBuffer::from_raw(config)) };
-            let make = FACTORY.get("HTTP filter")?;
-            make(&mut EnvoyHttpFilterConfigImpl::new(config_envoy), &name.to_str_lossy(), config.as_slice())
-        })
-        .flatten()
-        .map_or(ptr::null(), |config: Config| Box::into_raw(Box::new(config)).cast_const().cast())
+        let make = |name: &str, config: &[u8]| -> Option<Config> {
+            FACTORY.get("HTTP filter")?(&mut EnvoyHttpFilterConfigImpl::new(config_envoy), name, config)
+        };
+        // SAFETY: Envoy's promise.
+        unsafe { config::create("http_filter_config_new", name, config, make) }
     }
 
     /// Frees a configuration object, on any thread.
@@ -289,11 +287,8 @@ pub mod exported {
     /// Called by Envoy, once per object.
     #[unsafe(no_mangle)]
     pub unsafe extern "C" fn envoy_dynamic_module_on_http_filter_config_destroy(config_module: *const c_void) {
-        if !config_module.is_null() {
-            // SAFETY: made by `config_new`; Envoy gives it up.
-            let config = unsafe { Box::from_raw(config_module.cast_mut().cast::<Config>()) };
-            drop_guarded("http_filter_config_destroy", config);
-        }
+        // SAFETY: Envoy's promise.
+        unsafe { config::destroy::<Config>("http_filter_config_destroy", config_module) };
     }
 
     /// Makes a stream's filter; an inert one after a panic, never null: Envoy up to 1.39 would call
@@ -308,7 +303,7 @@ pub mod exported {
     ) -> *const c_void {
         Slot::create("http_filter_new", filter_envoy, |handle| {
             // SAFETY: made by `config_new`; Envoy keeps it alive while filters of it are made.
-            let config = unsafe { config_module.cast::<Config>().as_ref() }?;
+            let config = unsafe { config::get::<Config>(config_module) }?;
             // SAFETY: the slot outlives this call.
             Some(Stream::new(config.new_http_filter(&mut unsafe { EnvoyHttpFilterImpl::new(handle) })))
         })
@@ -333,11 +328,10 @@ pub mod exported {
         name: EB,
         config: EB,
     ) -> *const c_void {
+        // SAFETY: Envoy's buffers live as long as the hook.
+        let (name, config) = unsafe { (EnvoyBuffer::from_raw(name), EnvoyBuffer::from_raw(config)) };
         guard("http_filter_per_route_config_new", || {
-            // SAFETY: Envoy's buffers live as long as the hook.
-            let (name, config) = unsafe { (EnvoyBuffer::from_raw(name), EnvoyBuffer::from_raw(config)) };
-            let make = PER_ROUTE_FACTORY.get("per-route configuration")?;
-            make(&name.to_str_lossy(), config.as_slice())
+            PER_ROUTE_FACTORY.get("per-route configuration")?(&name.to_str_lossy(), config.as_slice())
         })
         .flatten()
         .map_or(ptr::null(), per_route::insert)

@@ -12,9 +12,8 @@ use crate::abi::{
     envoy_dynamic_module_type_network_connection_event as ConnectionEvent,
     envoy_dynamic_module_type_on_network_filter_data_status as DataStatus,
 };
-use crate::buffer::EnvoyBuffer;
+use crate::config;
 use crate::factory::Factory;
-use crate::guard::{drop_guarded, guard};
 use crate::slot::{Handle, Occupant, Slot};
 
 type Config = Box<dyn NetworkFilterConfig<EnvoyNetworkFilterImpl>>;
@@ -72,65 +71,41 @@ unsafe fn run<R>(
     unsafe { Slot::<Connection>::run(hook, filter, envoy, default, with_handle) }
 }
 
-/// Runs a hook of the read direction; its answer may stop the connection.
-///
-/// # Safety
-/// As for [`Slot::run`].
-unsafe fn read(
-    hook: &'static str,
-    filter: *const c_void,
-    envoy: *mut c_void,
-    body: impl FnOnce(&mut dyn NetworkFilter<EnvoyNetworkFilterImpl>, &mut EnvoyNetworkFilterImpl) -> DataStatus,
-) -> u32 {
-    let noting = |connection: &mut Connection, envoy: &mut EnvoyNetworkFilterImpl| {
-        // After a panic in this hook its default answer goes on reading.
-        connection.held = false;
-        let status = body(connection.filter.as_mut(), envoy);
-        connection.held = status == DataStatus::StopIteration;
-        status
-    };
-    // SAFETY: passed on.
-    unsafe { run(hook, filter, envoy, DataStatus::Continue, noting) }.as_raw()
+/// Exports the hooks of the read direction, whose answer may stop the connection.
+macro_rules! read_hooks {
+    ($($name:ident($($arg:ident: $ty:ty),*) = $method:ident;)+) => {$(
+        /// Exported hook.
+        ///
+        /// # Safety
+        /// Called by Envoy with the pointers that the ABI promises.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            filter_envoy: *mut c_void,
+            filter_module: *const c_void,
+            $($arg: $ty),*
+        ) -> u32 {
+            // SAFETY: Envoy's promise.
+            let status = unsafe {
+                run(stringify!($name), filter_module, filter_envoy, DataStatus::Continue, |connection, envoy| {
+                    // After a panic in this hook its default answer goes on reading.
+                    connection.held = false;
+                    let status = connection.filter.$method(envoy $(, $arg)*);
+                    connection.held = status == DataStatus::StopIteration;
+                    status
+                })
+            };
+            status.as_raw()
+        }
+    )+};
 }
 
 /// The exported hooks, under a path of their own.
 pub mod exported {
     use super::*;
 
-    /// The connection is there.
-    ///
-    /// # Safety
-    /// Called by Envoy with the pointers that the ABI promises.
-    #[unsafe(no_mangle)]
-    pub unsafe extern "C" fn envoy_dynamic_module_on_network_filter_new_connection(
-        filter_envoy: *mut c_void,
-        filter_module: *const c_void,
-    ) -> u32 {
-        // SAFETY: Envoy's promise.
-        unsafe {
-            read("network_filter_new_connection", filter_module, filter_envoy, |filter, envoy| {
-                filter.on_new_connection(envoy)
-            })
-        }
-    }
-
-    /// Bytes were read.
-    ///
-    /// # Safety
-    /// Called by Envoy with the pointers that the ABI promises.
-    #[unsafe(no_mangle)]
-    pub unsafe extern "C" fn envoy_dynamic_module_on_network_filter_read(
-        filter_envoy: *mut c_void,
-        filter_module: *const c_void,
-        data_length: usize,
-        end_stream: bool,
-    ) -> u32 {
-        // SAFETY: Envoy's promise.
-        unsafe {
-            read("network_filter_read", filter_module, filter_envoy, |filter, envoy| {
-                filter.on_read(envoy, data_length, end_stream)
-            })
-        }
+    read_hooks! {
+        envoy_dynamic_module_on_network_filter_new_connection() = on_new_connection;
+        envoy_dynamic_module_on_network_filter_read(data_length: usize, end_stream: bool) = on_read;
     }
 
     /// Bytes are about to be written.
@@ -197,14 +172,11 @@ pub mod exported {
         name: EB,
         config: EB,
     ) -> *const c_void {
-        guard("network_filter_config_new", || {
-            // SAFETY: Envoy's buffers live as long as the hook.
-            let (name, config) = unsafe { (EnvoyBuffer::from_raw(name), EnvoyBuffer::from_raw(config)) };
-            let make = FACTORY.get("network filter")?;
-            make(&mut EnvoyNetworkFilterConfigImpl::new(config_envoy), &name.to_str_lossy(), config.as_slice())
-        })
-        .flatten()
-        .map_or(ptr::null(), |config: Config| Box::into_raw(Box::new(config)).cast_const().cast())
+        let make = |name: &str, config: &[u8]| -> Option<Config> {
+            FACTORY.get("network filter")?(&mut EnvoyNetworkFilterConfigImpl::new(config_envoy), name, config)
+        };
+        // SAFETY: Envoy's promise.
+        unsafe { config::create("network_filter_config_new", name, config, make) }
     }
 
     /// Frees a configuration object, on any thread.
@@ -213,11 +185,8 @@ pub mod exported {
     /// Called by Envoy, once per object.
     #[unsafe(no_mangle)]
     pub unsafe extern "C" fn envoy_dynamic_module_on_network_filter_config_destroy(config_module: *const c_void) {
-        if !config_module.is_null() {
-            // SAFETY: made by `config_new`; Envoy gives it up.
-            let config = unsafe { Box::from_raw(config_module.cast_mut().cast::<Config>()) };
-            drop_guarded("network_filter_config_destroy", config);
-        }
+        // SAFETY: Envoy's promise.
+        unsafe { config::destroy::<Config>("network_filter_config_destroy", config_module) };
     }
 
     /// Makes a connection's filter; an inert one after a panic: null would close the connection.
@@ -231,7 +200,7 @@ pub mod exported {
     ) -> *const c_void {
         Slot::create("network_filter_new", filter_envoy, |handle| {
             // SAFETY: made by `config_new`; Envoy keeps it alive while filters of it are made.
-            let config = unsafe { config_module.cast::<Config>().as_ref() }?;
+            let config = unsafe { config::get::<Config>(config_module) }?;
             // SAFETY: the slot outlives this call.
             let filter = config.new_network_filter(&mut unsafe { EnvoyNetworkFilterImpl::new(handle) });
             Some(Connection { filter, held: false })
