@@ -52,9 +52,9 @@ fn wrong(kind: &str) -> Vec<Value> {
         "header" => with(text, json!(["", ":path", "a b", "a:", "é", "a\n"])),
         "name" => with(text, json!(["", "a b", "é", "x".repeat(65)])),
         "bool" => vec![json!(1), json!("true"), json!(null), json!([])],
-        "count" => with(vec![json!("1"), json!(null), json!(true), json!([])], json!([0, 11, -1, 1.5, 1e9])),
-        "floor" => with(vec![json!("1"), json!(null), json!(true), json!([])], json!([-1, 100_001, 0.5])),
-        "ratio" => with(vec![json!("1"), json!(null), json!(true), json!([])], json!([-0.1, 1.1, 20])),
+        "count" => with(vec![json!("one"), json!(null), json!(true), json!([])], json!([0, 11, -1, 1.5, 1e9])),
+        "floor" => with(vec![json!("one"), json!(null), json!(true), json!([])], json!([-1, 100_001, 0.5])),
+        "ratio" => with(vec![json!("one"), json!(null), json!(true), json!([])], json!([-0.1, 1.1, 20])),
         "duration" => with(vec![json!(1), json!(true), json!([])], json!(["", "5", "5 s", "-1s", "1d", "1.2.3s", "s"])),
         "condition" => with(text, json!(["", "resets", "Reset", "5XX", "timeout"])),
         "glob" => with(text, json!(["", "a*b", "**", "a b", "*a*b*"])),
@@ -182,6 +182,12 @@ fn beyond_schema() -> Vec<(&'static str, &'static str, Value)> {
         ("rules[0].per_try_timeout", "/rules/0/per_try_timeout", json!("2h")),
         ("budget.window", "/budget/window", json!("999ms")),
         ("budget.window", "/budget/window", json!("6m")),
+        // Ranges of numbers that are written as strings.
+        ("max_retries", "/max_retries", json!("11.0")),
+        ("rules[0].max_retries", "/rules/0/max_retries", json!("1.5")),
+        ("budget.ratio", "/budget/ratio", json!("1.01")),
+        ("budget.min_per_second", "/budget/min_per_second", json!("-1")),
+        ("budget", "/budget", json!({ "ratio": "0.0", "min_per_second": "0" })),
         // Regular expressions that are invalid or too large.
         ("rules[1].match.path.regex", "/rules/1/match/path/regex", json!("^/reports/(")),
         ("rules[1].match.path.regex", "/rules/1/match/path/regex", json!("a{1000}{1000}")),
@@ -220,11 +226,14 @@ fn beyond_schema() -> Vec<(&'static str, &'static str, Value)> {
 fn good() -> Vec<Value> {
     let mut good = vec![json!({}), full()];
     for (pointer, values) in [
-        ("/mode", json!(["observe", "off"])),
+        // `false` and the strings: what Envoy's YAML reader makes of `off` and of fractions.
+        ("/mode", json!(["observe", "off", false])),
+        ("/budget/ratio", json!(["0.2", "1", ".5", "5e-1"])),
+        ("/budget/min_per_second", json!(["10.0"])),
         ("/methods", json!(["idempotent", "safe", ["GET"], ["M-SEARCH", "PROPFIND"]])),
         ("/idempotency_key_headers", json!([[], ["Idempotency-Key"]])),
         ("/rules", json!([[]])),
-        ("/max_retries", json!([1, 10, 2.0])),
+        ("/max_retries", json!([1, 10, 2.0, "2.0"])),
         ("/per_try_timeout", json!([null, "10ms", "1.5s", "60m", "1h", ".5s", "5.s"])),
         (
             "/budget",
