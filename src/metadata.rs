@@ -27,5 +27,23 @@ pub const UPSTREAM_CONNECTION_ID: &str = "upstream_connection_id";
 /// Age of that connection when the request ended, in milliseconds.
 pub const UPSTREAM_CONNECTION_AGE: &str = "upstream_connection_age_ms";
 
+/// What was decided on a request (`retry`, `retry_unprocessed`, `leave`).
+pub const RETRY_DECISION: &str = "retry_decision";
+
+/// Why it was decided so.
+pub const RETRY_REASON: &str = "retry_reason";
+
+/// The rule that decided, if one did.
+pub const RETRY_RULE: &str = "retry_rule";
+
+/// What became of a request that had the right to be retried.
+pub const RETRY_OUTCOME: &str = "retry_outcome";
+
+/// Attempts that Envoy made of a request.
+pub const ATTEMPTS: &str = "attempts";
+
+/// The endpoint whose connection broke under a request.
+pub const RESET_ENDPOINT: &str = "reset_endpoint";
+
 /// How long the tunnel's last bytes had been waiting for an answer when it broke, in milliseconds.
 pub const WAITED: &str = "waited_ms";

@@ -264,10 +264,10 @@ impl Shared {
             Some(Rights { after_reset: false, .. }) => self.stats.count(envoy, Event::GrantedUnprocessed),
             None => {}
         }
-        envoy.set_dynamic_metadata_string(metadata::NAMESPACE, "retry_decision", verdict.action.name());
-        envoy.set_dynamic_metadata_string(metadata::NAMESPACE, "retry_reason", verdict.reason.name());
+        envoy.set_dynamic_metadata_string(metadata::NAMESPACE, metadata::RETRY_DECISION, verdict.action.name());
+        envoy.set_dynamic_metadata_string(metadata::NAMESPACE, metadata::RETRY_REASON, verdict.reason.name());
         if let Some(rule) = verdict.rule {
-            envoy.set_dynamic_metadata_string(metadata::NAMESPACE, "retry_rule", rule);
+            envoy.set_dynamic_metadata_string(metadata::NAMESPACE, metadata::RETRY_RULE, rule);
         }
     }
 
@@ -315,13 +315,13 @@ impl Shared {
         let details = self.details(envoy, stream);
         let ending = self.ending(envoy, stream, &details);
         if let Attempts::Known(attempts) = ending.attempts {
-            envoy.set_dynamic_metadata_number(metadata::NAMESPACE, "attempts", f64::from(attempts));
+            envoy.set_dynamic_metadata_number(metadata::NAMESPACE, metadata::ATTEMPTS, f64::from(attempts));
         }
         super::age::annotate(envoy, ending.is_reset());
         self.explain(envoy, stream, &ending);
         let Some(rights) = stream.rights else { return };
         let outcome = ending.outcome();
-        envoy.set_dynamic_metadata_string(metadata::NAMESPACE, "retry_outcome", outcome.name());
+        envoy.set_dynamic_metadata_string(metadata::NAMESPACE, metadata::RETRY_OUTCOME, outcome.name());
         self.stats.count(envoy, Event::Ended(outcome));
         if let Attempts::Known(attempts) = ending.attempts {
             self.stats.retries(envoy, attempts.saturating_sub(1));
@@ -376,9 +376,17 @@ impl Shared {
         self.stats.count(envoy, Event::Reset { class: explanation.map(|explanation| explanation.class), cured });
         let Some(explanation) = explanation else { return };
         envoy.set_dynamic_metadata_string(metadata::NAMESPACE, metadata::RESET_CLASS, explanation.class.name());
-        envoy.set_dynamic_metadata_string(metadata::NAMESPACE, "reset_endpoint", &explanation.endpoint.to_string());
+        envoy.set_dynamic_metadata_string(
+            metadata::NAMESPACE,
+            metadata::RESET_ENDPOINT,
+            &explanation.endpoint.to_string(),
+        );
         if let Some(age) = explanation.connection_age {
-            envoy.set_dynamic_metadata_number(metadata::NAMESPACE, "connection_age_ms", age.as_secs_f64() * 1_000.0);
+            envoy.set_dynamic_metadata_number(
+                metadata::NAMESPACE,
+                metadata::CONNECTION_AGE,
+                age.as_secs_f64() * 1_000.0,
+            );
         }
     }
 }
