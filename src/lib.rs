@@ -21,6 +21,7 @@ use envoy_proxy_dynamic_modules_rust_sdk::{
     BootstrapExtensionConfig, ConfigValidatorConfig, EnvoyBootstrapExtensionConfig, EnvoyHttpFilterConfigImpl,
     EnvoyHttpFilterImpl, EnvoyNetworkFilterConfigImpl, EnvoyNetworkFilterImpl, HttpFilterConfig, HttpPerRouteConfig,
     NetworkFilterConfig, declare_all_init_functions, envoy_log_error,
+    extra::{Feature, envoy_has},
 };
 
 use crate::{
@@ -61,8 +62,9 @@ fn http_filter(
     config: &[u8],
 ) -> Option<Box<dyn HttpFilterConfig<EnvoyHttpFilterImpl>>> {
     let endpoints = Arc::clone(&shared::shared().endpoints);
-    let config =
-        accept(selected(name, "filter_name", retry::PART).and_then(|()| RetryConfig::new(config, envoy, endpoints)))?;
+    let shows_attempts = envoy_has(Feature::FailureAttributes);
+    let selected = selected(name, "filter_name", retry::PART);
+    let config = accept(selected.and_then(|()| RetryConfig::new(config, envoy, endpoints, shows_attempts)))?;
     Some(Box::new(config))
 }
 

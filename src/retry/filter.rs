@@ -19,26 +19,25 @@ use envoy_proxy_dynamic_modules_rust_sdk::{
 
 use super::{
     asked::{RequestHeaders, route_policy, route_retries, upstream},
-    decide::{Action, Reason, Verdict, decide},
+    budget::Grant,
+    budgets::{self, Loaded},
+    decide::{Action, Allowance, Reason, Verdict, decide},
     explain,
+    headers::{ATTEMPT_COUNT, MAX_RETRIES, parse_number},
+    metrics::Metrics,
     outcome::{Attempts, Ending, Outcome, Rights},
     policy::Policy,
-    request::{Evidence, Headers, Kept},
-    stats::{Event, Stats},
+    request::Evidence,
     steer,
-    worker::{self, Loaded},
 };
 use crate::{
     config::{ConfigError, Mode},
     endpoints::{Break, Endpoints},
-    metadata,
+    metadata::{self, NAMESPACE},
 };
 
 /// Custom response flag of a request that had the right to be retried and still failed by a reset.
 pub const FLAG: &str = "SGX";
-/// Where Envoy counts attempts for the upstream, if the virtual host asks for it
-/// (`include_request_attempt_count`, as Istio does). The only source on Envoy 1.38.
-const ATTEMPT_COUNT: &str = "x-envoy-attempt-count";
 
 /// Envoy's response code details when the body outgrows the limit between two attempts. It answers 507
 /// then, which says that the *proxy* failed for good; without a retry policy, ours or the route's, the
@@ -52,11 +51,11 @@ pub struct RetryConfig {
 
 struct Shared {
     loaded: Arc<Loaded>,
-    stats: Stats,
+    metrics: Metrics,
     endpoints: Arc<Endpoints>,
     /// Envoy 1.39 and later: flags, details and attempt count can be read. Older ones log an error for
     /// each try.
-    sees_attempts: bool,
+    shows_attempts: bool,
 }
 
 /// The filter of one stream.
@@ -65,15 +64,13 @@ pub struct RetryFilter {
     stream: Option<Stream>,
 }
 
-/// What is kept of a request from its headers to its end.
+/// What is remembered of a request from its headers to its end.
 struct Stream {
     loaded: Arc<Loaded>,
     rights: Option<Rights>,
-    /// The budget has the right back.
-    settled: bool,
+    /// The right that the budget holds for it.
+    held: Option<Grant>,
     started: Instant,
-    /// The policy acts, and does not only watch.
-    enforced: bool,
     /// The caller sent `x-envoy-attempt-count` itself, so it says nothing about Envoy's attempts.
     foreign_count: bool,
     body: u64,
@@ -89,18 +86,19 @@ struct Stream {
 impl RetryConfig {
     /// Parses the filter's configuration and defines its counters. Main thread.
     ///
+    /// `shows_attempts`: this Envoy shows what became of a request's attempts (1.39 and later).
+    ///
     /// # Errors
     /// A configuration that [`Policy::parse`] refuses.
     pub fn new(
         json: &[u8],
         envoy: &mut impl EnvoyHttpFilterConfig,
         endpoints: Arc<Endpoints>,
+        shows_attempts: bool,
     ) -> Result<Self, ConfigError> {
         let loaded = Loaded::new(Policy::parse(json)?);
-        let stats = Stats::define(envoy);
-        // Counting outside of a stream came with the same release as the attributes.
-        let sees_attempts = stats.any().is_some_and(|id| envoy.increment_counter(id, 0).is_ok());
-        Ok(Self { shared: Arc::new(Shared { loaded, stats, endpoints, sees_attempts }) })
+        let metrics = Metrics::define(envoy);
+        Ok(Self { shared: Arc::new(Shared { loaded, metrics, endpoints, shows_attempts }) })
     }
 }
 
@@ -146,7 +144,7 @@ impl<E: EnvoyHttpFilter> HttpFilter<E> for RetryFilter {
     ) -> LocalReplyStatus {
         if let Some(stream) = self.stream.as_mut() {
             stream.gave_up = details.as_slice() == GAVE_UP;
-            if !self.shared.sees_attempts {
+            if !self.shared.shows_attempts {
                 stream.details = details.as_slice().to_vec();
             }
         }
@@ -155,12 +153,11 @@ impl<E: EnvoyHttpFilter> HttpFilter<E> for RetryFilter {
 
     fn on_response_headers(&mut self, envoy: &mut E, _end_of_stream: bool) -> ResponseHeadersStatus {
         let is_507 = envoy.get_response_header_value(":status").is_some_and(|status| status.as_slice() == b"507");
-        if is_507 && self.stream.as_ref().is_some_and(|stream| stream.gave_up && stream.enforced) {
+        if is_507 && self.stream.as_ref().is_some_and(|stream| stream.gave_up && stream.enforced()) {
             envoy.set_response_header(":status", b"503");
         }
         // No retry is possible from here on, however long the response goes on.
-        if let Some(stream) = self.stream.as_mut().filter(|stream| stream.holds_right()) {
-            stream.settled = true;
+        if let Some(stream) = self.stream.as_mut() {
             self.shared.settle(envoy, stream);
         }
         ResponseHeadersStatus::Continue
@@ -168,7 +165,7 @@ impl<E: EnvoyHttpFilter> HttpFilter<E> for RetryFilter {
 
     fn on_stream_complete(&mut self, envoy: &mut E) {
         if let Some(stream) = self.stream.take() {
-            self.shared.end(envoy, &stream);
+            self.shared.end(envoy, stream);
         }
     }
 }
@@ -176,9 +173,8 @@ impl<E: EnvoyHttpFilter> HttpFilter<E> for RetryFilter {
 impl Drop for RetryFilter {
     /// A stream that Envoy drops without completing it gives its right back.
     fn drop(&mut self) {
-        if let Some(stream) = self.stream.take().filter(Stream::holds_right) {
-            let now = worker::now();
-            stream.loaded.budget(now, |budget| budget.settle(now, 0));
+        if let Some(stream) = self.stream.as_mut() {
+            stream.settle(0);
         }
     }
 }
@@ -186,9 +182,17 @@ impl Drop for RetryFilter {
 // === impl Stream ===
 
 impl Stream {
-    /// Whether the budget still holds a right for it.
-    fn holds_right(&self) -> bool {
-        self.rights.is_some() && !self.settled
+    /// The policy acts, and does not only watch.
+    fn enforced(&self) -> bool {
+        self.loaded.policy.mode == Mode::Enforce
+    }
+
+    /// Gives the right back, less the retries that were made of it. The second time it does nothing.
+    fn settle(&mut self, used: u32) {
+        if let Some(grant) = self.held.take() {
+            let now = budgets::now();
+            self.loaded.budget(now, |budget| budget.settle(now, grant, used));
+        }
     }
 }
 
@@ -197,57 +201,24 @@ impl Stream {
 impl Shared {
     /// Decides, and acts on the decision.
     fn begin(&self, envoy: &mut impl EnvoyHttpFilter, loaded: Arc<Loaded>) -> Stream {
-        let now = worker::now();
-        let policy = &loaded.policy;
+        let now = budgets::now();
+        let foreign_count = !self.shows_attempts && envoy.get_request_header_value(ATTEMPT_COUNT).is_some();
         let allowance = loaded.budget(now, |budget| {
             budget.request(now);
             budget.allowance(now)
         });
-        let headers = RequestHeaders(&*envoy);
-        let request = Evidence {
-            method: envoy.get_request_header_value(":method").map(|value| value.as_slice()),
-            authority: envoy.get_request_header_value(":authority").map(|value| value.as_slice()),
-            path: envoy.get_request_header_value(":path").map(|value| value.as_slice()),
-            headers: &headers,
-            // 0 is how Envoy says "no limit".
-            kept: match envoy.get_buffer_limit() {
-                0 => Kept::All,
-                limit => Kept::UpTo(limit),
-            },
-        };
-        let verdict = decide(&request, policy, allowance);
-        let set = steer::headers(&request, &verdict.action, || route_retries(envoy));
-        let foreign_count = headers.contains(ATTEMPT_COUNT);
-        log_decision(&request, &verdict, policy.mode);
-
-        if set.iter().any(|(name, _)| *name == steer::MAX_RETRIES) {
-            self.stats.count(envoy, Event::Numbered);
-        }
-        let given = policy.mode == Mode::Enforce;
-        if given {
-            for (name, value) in set {
-                envoy.set_request_header(name, &value);
-            }
-        }
-        let rights = match &verdict.action {
-            Action::Retry(terms) => Some(Rights { max_retries: terms.max_retries, given, after_reset: true }),
-            Action::RetryUnprocessed(_) => {
-                Some(Rights { max_retries: steer::ENVOY_DEFAULT_RETRIES, given, after_reset: false })
-            }
-            Action::Leave => None,
-        };
+        let (verdict, headers) = judge(envoy, &loaded.policy, allowance);
+        self.steer(envoy, headers, loaded.policy.mode);
+        let rights = rights(&verdict.action, loaded.policy.mode);
+        let held = rights.map(|_| loaded.budget(now, |budget| budget.grant(now)));
         self.account(envoy, &verdict, rights);
-        if rights.is_some() {
-            loaded.budget(now, super::budget::Budget::grant);
-        }
         if verdict.reason == Reason::BudgetExhausted {
             self.warn_exhausted(envoy, &loaded, now);
         }
         Stream {
             rights,
-            settled: false,
+            held,
             started: Instant::now(),
-            enforced: given,
             foreign_count,
             body: 0,
             body_limit: 0,
@@ -257,18 +228,28 @@ impl Shared {
         }
     }
 
+    /// Sets the headers that carry a decision to Envoy's router.
+    fn steer(&self, envoy: &mut impl EnvoyHttpFilter, headers: Vec<steer::Header>, mode: Mode) {
+        if headers.iter().any(|(name, _)| *name == MAX_RETRIES) {
+            self.metrics.max_retries_set(envoy);
+        }
+        if mode == Mode::Enforce {
+            for (name, value) in headers {
+                envoy.set_request_header(name, &value);
+            }
+        }
+    }
+
     /// Counts and annotates a decision.
     fn account(&self, envoy: &mut impl EnvoyHttpFilter, verdict: &Verdict<'_>, rights: Option<Rights>) {
-        self.stats.count(envoy, Event::Decided(verdict.reason));
-        match rights {
-            Some(Rights { after_reset: true, .. }) => self.stats.count(envoy, Event::Granted),
-            Some(Rights { after_reset: false, .. }) => self.stats.count(envoy, Event::GrantedUnprocessed),
-            None => {}
+        self.metrics.decided(envoy, verdict.reason);
+        if let Some(rights) = rights {
+            self.metrics.granted(envoy, rights.after_reset);
         }
-        envoy.set_dynamic_metadata_string(metadata::NAMESPACE, metadata::RETRY_DECISION, verdict.action.name());
-        envoy.set_dynamic_metadata_string(metadata::NAMESPACE, metadata::RETRY_REASON, verdict.reason.name());
+        envoy.set_dynamic_metadata_string(NAMESPACE, metadata::RETRY_DECISION, verdict.action.name());
+        envoy.set_dynamic_metadata_string(NAMESPACE, metadata::RETRY_REASON, verdict.reason.name());
         if let Some(rule) = verdict.rule {
-            envoy.set_dynamic_metadata_string(metadata::NAMESPACE, metadata::RETRY_RULE, rule);
+            envoy.set_dynamic_metadata_string(NAMESPACE, metadata::RETRY_RULE, rule);
         }
     }
 
@@ -276,7 +257,7 @@ impl Shared {
         let Some(refused) = loaded.refused(now) else { return };
         let worker_index = envoy.get_worker_index();
         // Tells which budget it was, where routes have their own.
-        let route = if self.sees_attempts { envoy.get_attribute_string(Attribute::XdsRouteName) } else { None };
+        let route = if self.shows_attempts { envoy.get_attribute_string(Attribute::XdsRouteName) } else { None };
         envoy_log_warn!(
             "stale_guard retry: budget exhausted on worker {worker_index}, route \"{}\": {refused} requests passed without \
              the right to be retried since the last such line",
@@ -289,7 +270,7 @@ impl Shared {
         Ending {
             attempts: self.attempts(envoy, stream),
             status: envoy.get_attribute_int(Attribute::ResponseCode).and_then(|code| code.try_into().ok()).unwrap_or(0),
-            flags: if self.sees_attempts {
+            flags: if self.shows_attempts {
                 envoy.get_attribute_int(Attribute::ResponseFlags).map(i64::cast_unsigned)
             } else {
                 None
@@ -299,35 +280,34 @@ impl Shared {
         }
     }
 
-    /// Gives a right back to the budget, less the retries that were made of it.
-    fn settle(&self, envoy: &impl EnvoyHttpFilter, stream: &Stream) {
-        let Some(rights) = stream.rights else { return };
-        let details = self.details(envoy, stream);
-        let charge = self.ending(envoy, stream, &details).charge(&rights);
-        let now = worker::now();
-        stream.loaded.budget(now, |budget| budget.settle(now, charge));
+    /// Gives a stream's right back to the budget, less the retries that were made of it.
+    fn settle(&self, envoy: &impl EnvoyHttpFilter, stream: &mut Stream) {
+        if let (Some(rights), Some(_)) = (stream.rights, stream.held) {
+            let details = self.details(envoy, stream);
+            let charge = self.ending(envoy, stream, &details).charge(&rights);
+            stream.settle(charge);
+        }
     }
 
     /// Counts and annotates a stream that is over.
-    fn end(&self, envoy: &mut impl EnvoyHttpFilter, stream: &Stream) {
-        if stream.holds_right() {
-            self.settle(envoy, stream);
-        }
-        let details = self.details(envoy, stream);
-        let ending = self.ending(envoy, stream, &details);
-        if let Attempts::Known(attempts) = ending.attempts {
-            envoy.set_dynamic_metadata_number(metadata::NAMESPACE, metadata::ATTEMPTS, f64::from(attempts));
-        }
-        self.explain(envoy, stream, &ending);
+    fn end(&self, envoy: &mut impl EnvoyHttpFilter, mut stream: Stream) {
+        self.settle(envoy, &mut stream);
+        let details = self.details(envoy, &stream);
+        let ending = self.ending(envoy, &stream, &details);
+        let retries = match ending.attempts {
+            Attempts::Known(attempts) => {
+                envoy.set_dynamic_metadata_number(NAMESPACE, metadata::ATTEMPTS, f64::from(attempts));
+                attempts.saturating_sub(1)
+            }
+            Attempts::Unknown => 0,
+        };
+        self.explain(envoy, &stream, &ending);
         let Some(rights) = stream.rights else { return };
         let outcome = ending.outcome();
-        envoy.set_dynamic_metadata_string(metadata::NAMESPACE, metadata::RETRY_OUTCOME, outcome.name());
-        self.stats.count(envoy, Event::Ended(outcome));
-        if let Attempts::Known(attempts) = ending.attempts {
-            self.stats.retries(envoy, attempts.saturating_sub(1));
-        }
+        envoy.set_dynamic_metadata_string(NAMESPACE, metadata::RETRY_OUTCOME, outcome.name());
+        self.metrics.ended(envoy, outcome, retries);
         if rights.after_reset && ending.is_reset() && !ending.is_cancelled() {
-            self.stats.count(envoy, Event::FailedByReset);
+            self.metrics.failed_by_reset(envoy);
             // A flag says something about what was done; observing does nothing.
             if rights.given {
                 envoy.add_custom_flag(FLAG);
@@ -336,7 +316,7 @@ impl Shared {
     }
 
     fn attempts(&self, envoy: &impl EnvoyHttpFilter, stream: &Stream) -> Attempts {
-        if self.sees_attempts {
+        if self.shows_attempts {
             // Absent when the router was never reached.
             let count = envoy.get_attribute_int(Attribute::UpstreamRequestAttemptCount).unwrap_or(0);
             return Attempts::Known(u32::try_from(count).unwrap_or(0));
@@ -346,13 +326,13 @@ impl Shared {
         }
         let count = envoy.get_request_header_value(ATTEMPT_COUNT);
         count
-            .and_then(|value| steer::parse_retries(value.as_slice()))
+            .and_then(|value| parse_number(value.as_slice()))
             .and_then(|count| u32::try_from(count).ok())
             .map_or(Attempts::Unknown, Attempts::Known)
     }
 
     fn details(&self, envoy: &impl EnvoyHttpFilter, stream: &Stream) -> Vec<u8> {
-        if !self.sees_attempts {
+        if !self.shows_attempts {
             return stream.details.clone();
         }
         let details = envoy.get_attribute_string(Attribute::ResponseCodeDetails);
@@ -371,19 +351,51 @@ impl Shared {
         } else {
             return;
         };
-        self.stats.count(envoy, Event::Reset { class: found.map(|found| found.reset.class), cured });
+        self.metrics.reset(envoy, found.map(|found| found.reset.class), cured);
         let Some(Break { ip, reset, .. }) = found else { return };
-        envoy.set_dynamic_metadata_string(metadata::NAMESPACE, metadata::RESET_CLASS, reset.class.name());
-        envoy.set_dynamic_metadata_string(metadata::NAMESPACE, metadata::RESET_ENDPOINT, &ip.to_string());
+        envoy.set_dynamic_metadata_string(NAMESPACE, metadata::RESET_CLASS, reset.class.name());
+        envoy.set_dynamic_metadata_string(NAMESPACE, metadata::RESET_ENDPOINT, &ip.to_string());
         for (key, time) in [
             (metadata::CONNECTION_AGE, reset.connection_age),
             (metadata::IDLE, reset.idle),
             (metadata::WAITED, reset.waited),
         ] {
             if let Some(time) = time {
-                envoy.set_dynamic_metadata_number(metadata::NAMESPACE, key, metadata::millis(time));
+                envoy.set_dynamic_metadata_number(NAMESPACE, key, metadata::millis(time));
             }
         }
+    }
+}
+
+/// The decision on a request, and the headers that carry it out.
+fn judge<'a>(
+    envoy: &impl EnvoyHttpFilter,
+    policy: &'a Policy,
+    allowance: Allowance,
+) -> (Verdict<'a>, Vec<steer::Header>) {
+    let request = Evidence {
+        method: envoy.get_request_header_value(":method").map(|value| value.as_slice()),
+        authority: envoy.get_request_header_value(":authority").map(|value| value.as_slice()),
+        path: envoy.get_request_header_value(":path").map(|value| value.as_slice()),
+        headers: &RequestHeaders(envoy),
+        // 0 is how Envoy says "no limit".
+        body_limit: Some(envoy.get_buffer_limit()).filter(|limit| *limit > 0),
+    };
+    let verdict = decide(&request, policy, allowance);
+    let headers = steer::headers(&request, &verdict.action, || route_retries(envoy));
+    log_decision(&request, &verdict, policy.mode);
+    (verdict, headers)
+}
+
+/// The rights that a decision gives, or would give in `observe`.
+fn rights(action: &Action<'_>, mode: Mode) -> Option<Rights> {
+    let given = mode == Mode::Enforce;
+    match action {
+        Action::Retry(terms) => Some(Rights { max_retries: terms.max_retries, given, after_reset: true }),
+        Action::RetryUnprocessed(_) => {
+            Some(Rights { max_retries: steer::ENVOY_DEFAULT_RETRIES, given, after_reset: false })
+        }
+        Action::Leave => None,
     }
 }
 

@@ -30,6 +30,7 @@ fn full() -> Value {
             { "name": "never-reports", "match": { "path": { "regex": "^/reports/[0-9]+/run$" } }, "retry": false }
         ],
         "on": ["reset", "connect-failure"],
+        "unprocessed": true,
         "max_retries": 1,
         "per_try_timeout": null,
         "budget": { "ratio": 0.2, "min_per_second": 10, "window": "10s" }
@@ -101,6 +102,7 @@ const PLACES: &[(&str, &str)] = &[
     ("/rules/1/match/path/regex", "regex"),
     ("/on", "list"),
     ("/on/0", "condition"),
+    ("/unprocessed", "bool"),
     ("/max_retries", "count"),
     ("/per_try_timeout", "duration"),
     ("/budget", "object"),
