@@ -129,7 +129,7 @@ fn requests_that_wait_long_take_no_right_from_others() {
         while let Some((_, grant)) = polls.pop_front_if(|(granted, _)| now >= *granted + at(60_000)) {
             budget.settle(now, grant, 0);
         }
-        for _ in 0..if now.as_millis() % 1_000 == 0 { 5 } else { 3 } {
+        for _ in 0..if now.as_millis().is_multiple_of(1_000) { 5 } else { 3 } {
             budget.request(now);
             polls.push_back((now, budget.grant(now)));
         }
