@@ -50,9 +50,8 @@ async fn a_backend_that_breaks_half_of_all_requests_uses_the_default_budget_up()
                 .collect();
             (world, failed)
         };
-        let (_, stock) = failed(Variant::Stock).await;
+        let ((_, stock), (world, failed)) = tokio::join!(failed(Variant::Stock), failed(Variant::StaleGuard));
         assert!((290..=310).contains(&stock.len()), "the control: half fail, {}", stock.len());
-        let (world, failed) = failed(Variant::StaleGuard).await;
         let retries = world.stat("retry_retries").await;
         eprintln!("{transport:?}: {} of 600 at 503 after {retries} retries; stock {}", failed.len(), stock.len());
         // 10 a second for 6 s and 10 at the start, and 0.2 for each of 600. A retry takes the turn of the pod
