@@ -5,18 +5,20 @@ use std::time::Duration;
 use http::StatusCode;
 use lab::{
     bootstrap::{Bootstrap, Variant},
+    envoy::Binary,
     mesh::{ECHO, Setup},
 };
 
-use crate::scenes::{BROKEN, VERSIONS, on, outer, warm};
+use crate::scenes::{BROKEN, VERSIONS, outer, warm};
 
 /// The endpoint has been listed for some seconds, so that polls have become rare; then it leaves, and a new pod has
 /// its address 0.7 s later. Gives the status of a POST, dead connections used, and outer connections to the new pod.
 async fn replaced_between_two_polls(variant: Variant, version: &str) -> (StatusCode, u64, usize) {
-    let polled = |bootstrap: Bootstrap| bootstrap.without_config_validators();
-    let setup = on(version, Setup::new(variant)).bootstrap(|bootstrap| bootstrap.with_max_connect_attempts(1));
     let has_module = variant.has_module();
-    let setup = if has_module && version == "1.40.0" { setup.bootstrap(polled) } else { setup };
+    let setup = Setup::new(variant).bootstrap(|bootstrap| bootstrap.with_max_connect_attempts(1));
+    let binary = Binary::version(version).unwrap();
+    let setup = setup.envoy(|options| options.binary = Some(binary));
+    let setup = if has_module { setup.bootstrap(Bootstrap::without_config_validators) } else { setup };
     let (mesh, pod) = warm(setup).await.unwrap();
     let addr = pod.addr();
     if has_module {

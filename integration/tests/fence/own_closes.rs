@@ -1,11 +1,9 @@
 //! What Envoy closes for reasons of its own is no reset, as far as it can be told.
 
-use std::time::Duration;
-
 use http::StatusCode;
 use lab::{
     bootstrap::{Bootstrap, Variant},
-    mesh::{ECHO, Mesh, Setup},
+    mesh::{ECHO, Mesh, Setup, WITHIN},
     pod::Pod,
 };
 use serde_json::json;
@@ -23,7 +21,7 @@ fn setup(version: &str, field: &'static str) -> Setup {
 /// The warming request's tunnel is closed by `tcp_proxy`, with nothing on its way.
 async fn closed_idle(version: &str, field: &'static str) -> (Mesh, Pod) {
     let (mesh, pod) = warm(setup(version, field)).await.unwrap();
-    mesh.wait_stat("tunnels_open", |open| open == 0).await.unwrap();
+    mesh.envoy.wait_for_access_log(WITHIN, |entry| entry["log"] == "hbone").await.unwrap();
     (mesh, pod)
 }
 
@@ -59,7 +57,7 @@ async fn a_connection_that_ends_in_silence_is_counted_apart() {
     let (mesh, pod) = warm(setup).await.unwrap();
     let mut stream = hold(&mesh, ECHO, "silent").await.unwrap();
     pod.link().black_hole().await.unwrap();
-    stream.wait_end(Duration::from_secs(30)).await.expect("keepalive finds out");
+    stream.wait_end(WITHIN).await.expect("keepalive finds out");
     mesh.wait_stat("fence_closed_quiet", |count| count >= 1).await.unwrap();
     assert_eq!(resets(&mesh).await, 0, "nothing tells it from an end by Envoy itself");
 }
