@@ -31,10 +31,9 @@ fn round(endpoints: &Arc<Endpoints>, number: u64, start: Instant) {
         }
         if open.len() > 500
             && let Some(oldest) = open.pop_front()
+            && tunnel % 5 == 0
         {
-            if tunnel % 5 == 0 {
-                let _ = oldest.ended(&BROKEN, (tunnel % 100) as u32, now);
-            }
+            let _ = oldest.ended(&BROKEN, (tunnel % 100) as u32, now);
         }
     }
 }

@@ -233,6 +233,12 @@ async fn an_application_crash_behind_ztunnel_is_ended_unanswered_and_an_idle_end
             assert_eq!(entry["stale_guard"]["reset_class"], "ended_unanswered", "{scene}: {entry:#}");
             assert_eq!(mesh.stat("retry_reset_ended_unanswered").await.unwrap(), 1, "{scene}");
             assert_eq!(resets(&mesh).await, 0, "{scene}: no connection broke");
+            if !http2 {
+                pod.script().next(1, Behaviour::ReadThenClose);
+                let reply = mesh.get(ECHO, "/").await.unwrap();
+                assert_eq!((reply.status, pod.executed(&reply.id)), (StatusCode::OK, 2), "{scene}");
+                assert_eq!(mesh.stat("retry_cured_ended_unanswered").await.unwrap(), 1, "{scene}");
+            }
         }
     }
 }
