@@ -45,6 +45,7 @@ pub mod abi;
 mod bootstrap;
 mod buffer;
 mod config_validator;
+pub mod extra;
 mod guard;
 mod http;
 mod init;
