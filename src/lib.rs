@@ -40,6 +40,9 @@ mod endpoints_breaks_tests;
 #[path = "endpoints/close_tests.rs"]
 mod endpoints_close_tests;
 #[cfg(test)]
+#[path = "endpoints/memory_tests.rs"]
+mod endpoints_memory_tests;
+#[cfg(test)]
 #[path = "endpoints/model_tests.rs"]
 mod endpoints_model_tests;
 

@@ -108,6 +108,15 @@ pub struct Totals {
     pub connections: u64,
 }
 
+/// What the registry keeps beside its entries.
+#[cfg(test)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Kept {
+    pub(crate) connections: usize,
+    pub(crate) closing: usize,
+    pub(crate) breaks: usize,
+}
+
 // === impl Cluster ===
 
 impl Cluster {
@@ -251,6 +260,17 @@ impl Endpoints {
             tunnels: self.live.tunnels(),
             connections: self.live.connections(),
         }
+    }
+
+    /// How much is kept, for tests of its bounds.
+    #[cfg(test)]
+    pub(crate) fn kept(&self) -> Kept {
+        let mut kept = Kept { breaks: self.breaks.len(), ..Kept::default() };
+        for shard in self.each_shard() {
+            kept.connections += shard.entries.iter().map(|(_, entry)| entry.connections.len()).sum::<usize>();
+            kept.closing += shard.closing.len();
+        }
+        kept
     }
 
     fn shard(&self, ip: IpAddr) -> MutexGuard<'_, Shard> {

@@ -52,6 +52,36 @@ struct FenceFilter {
     progress: Progress,
 }
 
+// === impl Settings ===
+
+impl Settings {
+    /// Counts an end, says in the tunnel's access log what is known of it, and remembers it for requests.
+    fn explain(&self, envoy: &mut impl EnvoyNetworkFilter, tunnel: &Tunnel, evidence: &ResetEvidence, now: Instant) {
+        let (ip, generation) = (tunnel.ip(), tunnel.generation().get());
+        let reset = tunnel.ended(evidence, envoy.get_worker_index(), now);
+        let mut note = |key, value: Option<Duration>| {
+            if let Some(value) = value {
+                envoy.set_dynamic_metadata_number(metadata::NAMESPACE, key, metadata::millis(value));
+            }
+        };
+        note(metadata::WAITED, reset.waited);
+        note(metadata::IDLE, reset.idle);
+        if !evidence.is_reset() {
+            self.metrics.ended(envoy, evidence.end);
+            return;
+        }
+        self.metrics.broke(envoy, &reset);
+        envoy.set_dynamic_metadata_string(metadata::NAMESPACE, metadata::RESET_CLASS, reset.class.name());
+        #[expect(clippy::cast_precision_loss, reason = "there are at most 64")]
+        let others = reset.others_at_once as f64;
+        envoy.set_dynamic_metadata_number(metadata::NAMESPACE, metadata::OTHERS_AT_ONCE, others);
+        if let End::Refused(Some(refusal)) = evidence.end {
+            envoy.set_dynamic_metadata_string(metadata::NAMESPACE, metadata::TUNNEL_REFUSAL, &refusal.name());
+        }
+        envoy_log_debug!("stale_guard: tunnel to {ip} of generation {generation} broke: {reset:?}");
+    }
+}
+
 // === impl FenceFilterConfig ===
 
 impl FenceFilterConfig {
@@ -126,7 +156,10 @@ impl<E: EnvoyNetworkFilter> NetworkFilter<E> for FenceFilter {
         self.attribute(envoy, now);
         if let Some(tunnel) = &self.tunnel {
             tunnel.heard(now);
-            self.progress.heard(data_length, end_stream, now);
+            // Told now: the request's end may come before the close of the inner connection.
+            if let Some(evidence) = self.progress.heard(data_length, end_stream, now) {
+                self.settings.explain(envoy, tunnel, &evidence, now);
+            }
         }
         DataStatus::Continue
     }
@@ -149,9 +182,8 @@ impl<E: EnvoyNetworkFilter> NetworkFilter<E> for FenceFilter {
             shared().hint.raise();
         }
         let times = (tunnel.age(now), tunnel.silent(now));
-        match self.progress.closed(by, || failure(envoy, times.0), times, now) {
-            Some(evidence) => self.explain(envoy, tunnel, &evidence, now),
-            None => drop(tunnel),
+        if let Some(evidence) = self.progress.closed(by, || failure(envoy, times.0), times, now) {
+            self.settings.explain(envoy, &tunnel, &evidence, now);
         }
     }
 
@@ -179,31 +211,6 @@ impl FenceFilter {
             let first = tunnel.on_connection(id, now);
             self.settings.metrics.connected(envoy, first);
         }
-    }
-
-    fn explain(&self, envoy: &mut impl EnvoyNetworkFilter, tunnel: Tunnel, evidence: &ResetEvidence, now: Instant) {
-        let (ip, generation) = (tunnel.ip(), tunnel.generation().get());
-        let reset = tunnel.ended(evidence, envoy.get_worker_index(), now);
-        let mut note = |key, value: Option<Duration>| {
-            if let Some(value) = value {
-                envoy.set_dynamic_metadata_number(metadata::NAMESPACE, key, metadata::millis(value));
-            }
-        };
-        note(metadata::WAITED, reset.waited);
-        note(metadata::IDLE, reset.idle);
-        if !evidence.is_reset() {
-            self.settings.metrics.ended(envoy, evidence.end);
-            return;
-        }
-        self.settings.metrics.broke(envoy, &reset);
-        envoy.set_dynamic_metadata_string(metadata::NAMESPACE, metadata::RESET_CLASS, reset.class.name());
-        #[expect(clippy::cast_precision_loss, reason = "there are at most 64")]
-        let others = reset.others_at_once as f64;
-        envoy.set_dynamic_metadata_number(metadata::NAMESPACE, metadata::OTHERS_AT_ONCE, others);
-        if let End::Refused(Some(refusal)) = evidence.end {
-            envoy.set_dynamic_metadata_string(metadata::NAMESPACE, metadata::TUNNEL_REFUSAL, &refusal.name());
-        }
-        envoy_log_debug!("stale_guard: tunnel to {ip} of generation {generation} broke: {reset:?}");
     }
 }
 

@@ -9,7 +9,7 @@ const SCHEMA: &str = include_str!("../../envoy-config/schema/fence.json");
 fn full() -> Value {
     json!({
         "mode": "enforce",
-        "tcp": { "user_timeout": "20s", "keepalive": { "idle": "15s", "interval": "5s", "probes": 3 } },
+        "tcp": { "user_timeout": "30s", "keepalive": { "idle": "15s", "interval": "5s", "probes": 3 } },
         "max_connection_age": "30m",
         "max_connection_age_jitter": 0.1,
         "close_after_removal": "60s",
