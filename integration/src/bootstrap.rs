@@ -245,19 +245,6 @@ impl Bootstrap {
         .patch(&format!("{tls}/validation_context/trusted_ca"), path(&files.root)?)
     }
 
-    /// Peers must have a SPIFFE id that begins so.
-    ///
-    /// # Errors
-    /// If the file has lost its place.
-    pub fn with_peer_prefix(self, prefix: &str) -> Result<Self> {
-        let cluster = self.cluster("connect_originate")?;
-        let context = format!("{cluster}/transport_socket/typed_config/common_tls_context/validation_context");
-        self.patch(
-            &format!("{context}/match_typed_subject_alt_names"),
-            json!([{ "san_type": "URI", "matcher": { "prefix": prefix } }]),
-        )
-    }
-
     // --- services ---
 
     /// One route for each host (port 80), made like the file's example, in this order.

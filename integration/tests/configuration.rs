@@ -147,6 +147,46 @@ fn certificates_in_etc(chain: &str, key: &str, root: &str) -> anyhow::Result<()>
     Ok(())
 }
 
+/// What the shipped file writes out is what a reader of its comments takes for the default.
+#[test]
+fn the_shipped_values_are_the_defaults() {
+    fn debug<T: std::fmt::Debug>(value: T) -> String {
+        format!("{value:?}")
+    }
+    use stale_guard::{fence::config::FenceConfig, retry, status::config::StatusConfig, watch::config::WatchConfig};
+    let parsed = |point: ExtensionPoint, json: &[u8]| match point {
+        ExtensionPoint::Retry => debug(retry::policy::Policy::parse(json).unwrap()),
+        ExtensionPoint::Fence => debug(FenceConfig::parse(json).unwrap()),
+        ExtensionPoint::Status => debug(StatusConfig::parse(json).unwrap()),
+        ExtensionPoint::Watch => debug(WatchConfig::parse(json).unwrap()),
+    };
+    let bootstrap = Bootstrap::load().unwrap();
+    for point in ExtensionPoint::ALL {
+        let field =
+            if point.name() == "retry" || point.name() == "fence" { "filter_config" } else { "extension_config" };
+        for place in bootstrap.extension(point) {
+            let value = bootstrap.value().pointer(&format!("{place}/typed_config/{field}/value")).unwrap();
+            assert_eq!(parsed(point, value.to_string().as_bytes()), parsed(point, b"{}"), "{place}");
+        }
+    }
+}
+
+/// A tunnel to a host that answers nothing: the file's comment, and docs that cite it, say how long it takes.
+#[test]
+fn the_time_that_the_comment_gives_a_tunnel_is_attempts_times_timeout() {
+    let bootstrap = Bootstrap::load().unwrap();
+    let at = |pointer: String| bootstrap.value().pointer(&pointer).cloned().unwrap_or(Value::Null);
+    let proxy = bootstrap.tunnel_filter("envoy.filters.network.tcp_proxy").unwrap();
+    let attempts = at(format!("{proxy}/typed_config/max_connect_attempts")).as_u64().unwrap_or(1);
+    let timeout = at(format!("{}/connect_timeout", bootstrap.cluster("connect_originate").unwrap()));
+    let seconds: u64 = timeout.as_str().unwrap().trim_end_matches('s').parse().unwrap();
+    let text = bootstrap.to_yaml().unwrap();
+    assert!(
+        text.contains(&format!("connect_timeout to fail, {} s here", attempts * seconds)),
+        "{attempts} x {seconds} s"
+    );
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn every_shipped_file_starts_as_it_is() {
     let place = AsShipped::new().await;

@@ -157,13 +157,17 @@ impl Budget {
 
     /// What the held rights will use if they use as much as those that were settled in the last window.
     fn expected(&self) -> f64 {
-        let (used, settled) =
-            self.slots.iter().fold((0, 0), |(used, settled), slot| (used + slot.used, settled + slot.settled));
+        let (mut held, mut settled, mut used) = (0, 0, 0);
+        for slot in &self.slots {
+            held += slot.held;
+            settled += slot.settled;
+            used += slot.used;
+        }
         if settled == 0 {
             return 0.0;
         }
         #[expect(clippy::cast_precision_loss, reason = "an estimate over one window's requests")]
-        let expected = self.held() as f64 * used as f64 / settled as f64;
+        let expected = held as f64 * used as f64 / settled as f64;
         expected
     }
 

@@ -13,7 +13,8 @@
 //! - Evidence that is missing makes a request not eligible.
 //!
 //! NEVER
-//! - A retry header on CONNECT, on an upgrade, on a request that a rule denies, or over budget.
+//! - A retry header on CONNECT, on an upgrade, on a request that a rule denies, or over budget; nor on a
+//!   request that is not eligible and whose caller asks for hedging.
 //! - A panic on bytes that a client chose.
 
 mod asked;

@@ -330,3 +330,19 @@ fn what_a_schema_cannot_say_is_refused_by_the_parser() {
         assert_eq!(error.field, place, "{error}");
     }
 }
+
+#[test]
+fn the_schemas_defaults_are_the_parsers() {
+    let schema: Value = serde_json::from_str(SCHEMA).expect("the schema is JSON");
+    let mut document = json!({});
+    let properties = schema["properties"].as_object().expect("properties");
+    for (name, property) in properties.iter().filter(|(name, _)| *name != "budget") {
+        document[name] = property["default"].clone();
+        assert!(property.get("default").is_some(), "{name} has no default");
+    }
+    for (name, property) in properties["budget"]["properties"].as_object().expect("the budget's properties") {
+        document["budget"][name] = property["default"].clone();
+    }
+    let parse = |document: &Value| Policy::parse(document.to_string().as_bytes()).expect("the defaults are valid");
+    assert_eq!(format!("{:?}", parse(&document)), format!("{:?}", parse(&json!({}))));
+}
