@@ -1,16 +1,23 @@
 use std::{
     cell::RefCell,
     collections::{BTreeMap, HashMap},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use envoy_proxy_dynamic_modules_rust_sdk::{
-    EnvoyBuffer, EnvoyCounterId, MetricResult, abi::envoy_dynamic_module_type_metadata_source as Source,
+    EnvoyBuffer, EnvoyCounterId, MetricResult,
+    abi::{envoy_dynamic_module_type_attribute_id as Attribute, envoy_dynamic_module_type_metadata_source as Source},
 };
 
-use crate::endpoints::{End, ResetEvidence};
+use crate::{
+    endpoints::{End, ResetEvidence},
+    metadata,
+};
 
-use super::{super::testing::Request, *};
+use super::{
+    super::{budgets, decide::Reason, headers::ATTEMPT_COUNT, stream::FLAG, testing::Request},
+    *,
+};
 
 /// Envoy while a configuration loads: the counters' names, by id.
 #[derive(Default)]

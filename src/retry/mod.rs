@@ -3,7 +3,7 @@
 //!
 //! The core is pure: [`policy`] is the operator's configuration, [`request`] what is known of a
 //! request, [`decide`] the decision, [`steer`] the headers that carry it to Envoy's router, [`budget`]
-//! the load it may cost, [`outcome`] what became of it. [`filter`], `asked`, `metrics` and [`budgets`] adapt that
+//! the load it may cost, [`outcome`] what became of it. [`filter`], `stream`, `asked`, `metrics` and [`budgets`] adapt that
 //! core to Envoy's HTTP filter; `explain` finds the tunnel that broke under a request.
 //!
 //! ALWAYS
@@ -31,6 +31,7 @@ pub mod outcome;
 pub mod policy;
 pub mod request;
 pub mod steer;
+mod stream;
 pub mod wire;
 pub mod words;
 

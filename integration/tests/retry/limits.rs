@@ -198,3 +198,22 @@ async fn an_upload_that_is_refused_before_it_is_read_may_be_sent_again() {
     assert_eq!((stock_sent, denied_sent), (40, 40), "once each without the module, and where a rule denies");
     assert!((41..=120).contains(&sent), "again at least once, and 1 + the route's 2 times at most: {sent}");
 }
+
+/// A POST to a pod whose port 15008 refuses. With one attempt the inner connection closes in the turn of the event
+/// loop in which it was opened, so that Envoy takes it for a connect failure; with two it counts as made.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tunnel_that_is_refused_at_once_is_a_connect_failure_where_tcp_proxy_makes_one_attempt() {
+    for (attempts, status, tries) in [(1, StatusCode::OK, 2), (2, StatusCode::SERVICE_UNAVAILABLE, 1)] {
+        let setup = no_route_policy(guarded(json!({})));
+        let setup = setup.bootstrap(move |bootstrap| bootstrap.with_max_connect_attempts(attempts));
+        let world = World::apart(setup, Transport::Hbone).await;
+        world.pods[0].ztunnel().unwrap().refuse().await;
+        let post = || world.mesh.request(Method::POST, ONE, "/").body(Bytes::new()).unwrap();
+        let reply = world.first_on_first(post).await;
+        assert_eq!(
+            (reply.status, reply.attempts()),
+            (status, Some(tries)),
+            "max_connect_attempts {attempts}: {reply:?}"
+        );
+    }
+}
