@@ -7,7 +7,7 @@ use envoy_proxy_dynamic_modules_rust_sdk::{
     abi::{envoy_dynamic_module_type_attribute_id as Attribute, envoy_dynamic_module_type_metadata_source as Source},
 };
 
-use super::{request::Headers, steer, worker::Loaded};
+use super::{budgets::Loaded, request::Headers, steer};
 use crate::{
     metadata,
     watch::{ORIGINAL_DST, ip},
