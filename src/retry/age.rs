@@ -1,16 +1,18 @@
 //! The age of the connection that a request went over, for its access log.
 
-use std::{
-    net::{IpAddr, SocketAddr},
-    time::Instant,
-};
+use std::{net::IpAddr, time::Instant};
 
 use envoy_proxy_dynamic_modules_rust_sdk::{
     EnvoyHttpFilter,
     abi::{envoy_dynamic_module_type_attribute_id as Attribute, envoy_dynamic_module_type_metadata_source as Source},
 };
 
-use crate::{endpoints::ConnectionAge, metadata, shared::shared};
+use crate::{
+    address::{self, LOCAL, ORIGINAL_DST},
+    endpoints::ConnectionAge,
+    metadata,
+    shared::shared,
+};
 
 /// Notes the connection of a stream that ends, and says in its dynamic metadata how old it is. `reset`:
 /// the stream ended by one; its tunnel, if it had one, is gone by now and explained elsewhere.
@@ -38,15 +40,10 @@ pub(super) fn annotate(envoy: &mut impl EnvoyHttpFilter, reset: bool) {
 }
 
 fn tunnelled_to(envoy: &impl EnvoyHttpFilter) -> Option<IpAddr> {
-    let local = envoy.get_metadata_string(Source::Host, crate::watch::ORIGINAL_DST, "local")?;
-    parse(local.as_slice())
+    let local = envoy.get_metadata_string(Source::Host, ORIGINAL_DST, LOCAL)?;
+    address::ip_of_bytes(local.as_slice())
 }
 
 fn direct_to(envoy: &impl EnvoyHttpFilter) -> Option<IpAddr> {
-    parse(envoy.get_attribute_string(Attribute::UpstreamAddress)?.as_slice())
-}
-
-fn parse(address: &[u8]) -> Option<IpAddr> {
-    let address: SocketAddr = std::str::from_utf8(address).ok()?.parse().ok()?;
-    Some(address.ip().to_canonical())
+    address::ip_of_bytes(envoy.get_attribute_string(Attribute::UpstreamAddress)?.as_slice())
 }
