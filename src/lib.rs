@@ -5,6 +5,7 @@
 //! [`retry`] reads `endpoints` to explain a reset. Each part has a pure core, which knows no Envoy type, and
 //! thin glue to its extension point; this file ties the glue to the names in Envoy's configuration.
 
+mod address;
 pub mod config;
 pub mod endpoints;
 pub mod fence;
@@ -91,9 +92,12 @@ fn bootstrap_extension(
     name: &str,
     config: &[u8],
 ) -> Option<Box<dyn BootstrapExtensionConfig>> {
-    let config =
-        accept(selected(name, "extension_name", status::config::NAME).and_then(|()| StatusConfig::parse(config)))?;
-    Some(Box::new(StatusExtensionConfig::new(config, envoy)))
+    let config = accept(
+        selected(name, "extension_name", status::config::NAME)
+            .and_then(|()| StatusConfig::parse(config))
+            .and_then(|config| StatusExtensionConfig::new(config, envoy)),
+    )?;
+    Some(Box::new(config))
 }
 
 fn config_validator(name: &str, config: &[u8]) -> Option<Box<dyn ConfigValidatorConfig>> {

@@ -25,11 +25,11 @@ use super::{
     progress::{ClosedBy, Progress, refusal},
 };
 use crate::{
+    address::{self, ORIGINAL_DST, WAYPOINT},
     config::{ConfigError, Mode},
     endpoints::{End, Endpoints, Refusal, ResetEvidence, Tunnel},
     metadata,
     shared::shared,
-    watch::ORIGINAL_DST,
 };
 
 /// Details of a connection that was closed because its endpoint had been removed; in access logs.
@@ -238,12 +238,8 @@ fn failure(envoy: &impl EnvoyNetworkFilter, age: Duration) -> Option<Refusal> {
 /// The address that the outer connection goes to, port aside: a waypoint on the way where the
 /// endpoint names one, else the endpoint itself.
 fn endpoint(envoy: &impl EnvoyNetworkFilter) -> Option<IpAddr> {
-    if let Some(waypoint) = envoy.get_dynamic_metadata_string(ORIGINAL_DST, "waypoint") {
-        return std::str::from_utf8(waypoint.as_slice())
-            .ok()?
-            .parse::<std::net::SocketAddr>()
-            .ok()
-            .map(|address| address.ip().to_canonical());
+    if let Some(waypoint) = envoy.get_dynamic_metadata_string(ORIGINAL_DST, WAYPOINT) {
+        return address::ip_of_bytes(waypoint.as_slice());
     }
-    envoy.get_local_address().0.parse::<IpAddr>().ok().map(|ip| ip.to_canonical())
+    address::ip(&envoy.get_local_address().0)
 }

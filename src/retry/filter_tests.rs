@@ -111,7 +111,7 @@ impl EnvoyHttpFilter for Fake {
     }
 
     fn get_response_header_value(&self, key: &str) -> Option<EnvoyBuffer<'_>> {
-        self.status.as_deref().filter(|_| key == ":status").map(|status| EnvoyBuffer::new(status))
+        self.status.as_deref().filter(|_| key == ":status").map(EnvoyBuffer::new)
     }
 
     fn set_response_header(&mut self, key: &str, value: &[u8]) -> bool {
