@@ -16,6 +16,7 @@ use envoy_proxy_dynamic_modules_rust_sdk::{
         envoy_dynamic_module_type_socket_option_state as SocketOptionState,
     },
     envoy_log_debug,
+    extra::{Feature, envoy_has},
 };
 
 use super::{
@@ -91,10 +92,9 @@ impl FenceFilterConfig {
     /// A configuration that [`FenceConfig::parse`] or [`FenceConfig::checked`] refuses.
     pub(crate) fn load(json: &[u8], envoy: &mut impl EnvoyNetworkFilterConfig) -> Result<Self, ConfigError> {
         let config = FenceConfig::parse(json)?;
-        let metrics = Metrics::define(envoy);
-        // Counting outside of a connection came with the release that mended commits from other threads (1.39).
-        let takes_commits = metrics.any().is_none_or(|id| envoy.increment_counter(id, 0).is_ok());
+        let takes_commits = envoy_has(Feature::SafeCommitFromOtherThreads);
         let config = config.checked(shared().ticking.load(Ordering::Relaxed), takes_commits)?;
+        let metrics = Metrics::define(envoy);
         let options = config.tcp.socket_options();
         let endpoints = Arc::clone(&shared().endpoints);
         Ok(Self(Arc::new(Settings { config, options, metrics, endpoints })))
@@ -240,3 +240,7 @@ fn endpoint(envoy: &impl EnvoyNetworkFilter) -> Option<IpAddr> {
     }
     envoy.get_local_address().0.parse::<IpAddr>().ok().map(|ip| ip.to_canonical())
 }
+
+#[cfg(test)]
+#[path = "filter_tests.rs"]
+mod tests;
