@@ -92,9 +92,9 @@ impl FenceFilterConfig {
     /// A configuration that [`FenceConfig::parse`] or [`FenceConfig::checked`] refuses.
     pub(crate) fn load(json: &[u8], envoy: &mut impl EnvoyNetworkFilterConfig) -> Result<Self, ConfigError> {
         let config = FenceConfig::parse(json)?;
-        let metrics = Metrics::define(envoy);
         let takes_commits = envoy_has(Feature::SafeCommitFromOtherThreads);
         let config = config.checked(shared().ticking.load(Ordering::Relaxed), takes_commits)?;
+        let metrics = Metrics::define(envoy);
         let options = config.tcp.socket_options();
         let endpoints = Arc::clone(&shared().endpoints);
         Ok(Self(Arc::new(Settings { config, options, metrics, endpoints })))
@@ -243,3 +243,7 @@ fn endpoint(envoy: &impl EnvoyNetworkFilter) -> Option<IpAddr> {
     }
     address::ip(&envoy.get_local_address().0)
 }
+
+#[cfg(test)]
+#[path = "filter_tests.rs"]
+mod tests;

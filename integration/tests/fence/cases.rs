@@ -9,7 +9,7 @@ use http::{Method, StatusCode};
 use lab::{
     app::Behaviour,
     bootstrap::Variant,
-    control_plane::cluster_name,
+    control_plane::{Service, cluster_name},
     mesh::{ECHO, Mesh, Setup},
     pod::{Pod, PodSpec},
 };
@@ -146,6 +146,35 @@ async fn case_6_gets_that_cross_the_fin_of_a_short_keep_alive_all_succeed() {
     let (stock, guarded) = tokio::join!(short_keep_alive(Variant::Stock, 1), short_keep_alive(Variant::StaleGuard, 5));
     assert_eq!(stock.len(), 1, "the control run must fail");
     assert!(guarded.is_empty(), "{guarded:?}");
+}
+
+/// POSTs to a service whose cluster keeps idle connections for so long, while its application closes them after 60 ms;
+/// until one fails, at most so many. Gives the number that was answered.
+async fn posts_to_a_short_keep_alive(idle_timeout: Option<Duration>, most: usize) -> usize {
+    let mesh = Setup::new(Variant::StaleGuard).start().await.unwrap();
+    mesh.control_plane.remove_service(&cluster_name(ECHO, 80)).unwrap();
+    mesh.acked().await.unwrap();
+    mesh.control_plane.set_service(Service { idle_timeout, ..Service::new(ECHO, Vec::new()) });
+    let (keep_alive, ip) = (Duration::from_millis(60), "10.244.1.1".parse().unwrap());
+    let pod = mesh.pod_with(PodSpec { keep_alive: Some(keep_alive), ..PodSpec::new("short", ip) }).await.unwrap();
+    mesh.list(ECHO, pod.addr()).await.unwrap();
+    for round in 0..most {
+        if mesh.post(ECHO, "/").await.unwrap().status != StatusCode::OK {
+            return round;
+        }
+        let jitter = Duration::from_micros(round as u64 * 97 % 4_000);
+        tokio::time::sleep(keep_alive - Duration::from_micros(2_000) + jitter).await;
+    }
+    most
+}
+
+/// What nobody may replay: the cure is to be first to close, by the service's own cluster.
+#[tokio::test(flavor = "multi_thread")]
+async fn case_6_a_cluster_that_closes_idle_connections_first_loses_no_post() {
+    let answered = posts_to_a_short_keep_alive(None, 2_000).await;
+    assert!(answered < 2_000, "the control run must fail");
+    println!("without the cluster's idle timeout the POST number {} failed", answered + 1);
+    assert_eq!(posts_to_a_short_keep_alive(Some(Duration::from_millis(30)), 200).await, 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::{Method, StatusCode};
 use lab::{
-    bootstrap::{ExtensionPoint, Variant},
+    bootstrap::Variant,
     envoy::TcpLiveness,
     mesh::{ECHO, Setup, WITHIN},
 };
@@ -45,12 +45,7 @@ async fn without_the_module_or_with_null_the_socket_has_none_of_them() {
 
 /// A pod whose FIN nobody saw, and a stream that waits for its next byte. Gives the time until the
 /// stream's client learned of it, if it did.
-async fn fin_lost(variant: Variant, within: Duration) -> Option<Duration> {
-    let tcp = json!({ "tcp": { "user_timeout": "2s", "keepalive": { "idle": "1s", "interval": "1s" } } });
-    let mut setup = Setup::new(variant);
-    if variant.has_module() {
-        setup = setup.bootstrap(move |bootstrap| bootstrap.with_config_fields(ExtensionPoint::Fence, &tcp));
-    }
+async fn found_dead(setup: Setup, within: Duration) -> Option<Duration> {
     let (_mesh, pod, mut stream) = hung(setup).await.unwrap();
     let start = Instant::now();
     pod.vanish().await.unwrap();
@@ -59,9 +54,12 @@ async fn fin_lost(variant: Variant, within: Duration) -> Option<Duration> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_to_a_pod_whose_fin_was_lost_ends_in_bounded_time() {
-    assert_eq!(fin_lost(Variant::Stock, Duration::from_secs(8)).await, None, "the control run hangs");
-    let took = fin_lost(Variant::FenceOnly, WITHIN).await.expect("keepalive finds out");
-    println!("a lost FIN was found out after {took:?}");
+    let tcp = json!({ "tcp": { "user_timeout": "2s", "keepalive": { "idle": "1s", "interval": "1s" } } });
+    let quick = Setup::new(Variant::FenceOnly).bootstrap(fence(tcp));
+    let (stock, took) =
+        tokio::join!(found_dead(Setup::new(Variant::Stock), Duration::from_secs(8)), found_dead(quick, WITHIN));
+    assert_eq!(stock, None, "the control run hangs");
+    println!("a lost FIN was found out after {:?}", took.expect("keepalive finds out"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -91,13 +89,20 @@ async fn paused(setup: Setup, pause: Duration) -> (StatusCode, usize, bool) {
     (reply.unwrap().status, pod.executed(&id), stream.ended().is_none())
 }
 
+/// Half a minute each, so all at the same time.
 #[tokio::test(flavor = "multi_thread")]
-async fn by_default_a_pod_that_is_paused_for_28_seconds_loses_nothing_as_on_stock() {
+async fn by_default_a_pause_of_28_seconds_loses_nothing_and_a_dead_connection_ends_after_30() {
     let pause = Duration::from_secs(28);
-    let (stock, module) =
-        tokio::join!(paused(Setup::new(Variant::Stock), pause), paused(Setup::new(Variant::StaleGuard), pause));
+    let (stock, module, dead) = tokio::join!(
+        paused(Setup::new(Variant::Stock), pause),
+        paused(Setup::new(Variant::StaleGuard), pause),
+        found_dead(Setup::new(Variant::StaleGuard), 2 * WITHIN),
+    );
     assert_eq!(stock, (StatusCode::OK, 1, true));
     assert_eq!(module, stock, "never worse than stock");
+    let dead = dead.expect("keepalive finds out");
+    println!("by default a dead idle connection ended after {dead:?}");
+    assert!(dead >= pause, "a pause that long must be survived: {dead:?}");
 }
 
 /// The kernel counts probes of a zero window as unacknowledged, whether they are answered or not.

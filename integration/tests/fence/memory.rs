@@ -31,7 +31,7 @@ async fn thousands_of_tunnels_over_a_hundred_endpoints_leave_envoys_memory_where
             let replies = futures::future::join_all((0..ADDRESSES).map(|_| mesh.get(ECHO, "/"))).await;
             assert!(replies.into_iter().all(|reply| reply.unwrap().status == StatusCode::OK));
             pod.app().unwrap().close_idle();
-            mesh.wait_stat("tunnels_open", |open| open == 0).await.unwrap();
+            mesh.drained(ECHO).await.unwrap();
         }
         list(&[]);
         mesh.acked().await.unwrap();

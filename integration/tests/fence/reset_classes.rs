@@ -14,7 +14,7 @@ use lab::{
 use serde_json::{Value, json};
 
 use crate::scenes::{
-    VERSIONS, fence, http_entry, log_all_tunnels, on, page, replace_in_the_dark, resets, tunnel_entry, warm,
+    VERSIONS, fence, hold, http_entry, log_all_tunnels, on, page, replace_in_the_dark, resets, tunnel_entry, warm,
 };
 
 fn setup(fields: Value) -> Setup {
@@ -196,11 +196,19 @@ async fn bytes_that_nobody_acknowledges_break_the_connection_and_the_wait_is_tol
     assert!(entry["stale_guard"]["waited_ms"].as_f64().unwrap() >= 1_900.0, "{entry:#}");
 }
 
+/// A POST that the pod holds, executed, when its outer connection breaks; it is the `nth` request there.
+async fn post_on_a_breaking_connection(mesh: &Mesh, pod: &Pod, nth: usize) -> Reply {
+    let (reply, ()) = tokio::join!(mesh.post(ECHO, "/?hang=headers"), async {
+        pod.executions().wait_for("the request", |all| (all.len() == nth).then_some(())).await.unwrap();
+        pod.ztunnel().unwrap().connections().end_all(Ending::Rst).await.unwrap();
+    });
+    reply.unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn an_application_that_breaks_while_it_is_asked_is_broken() {
+async fn a_connection_that_breaks_while_it_is_used_is_broken() {
     let (mesh, pod) = warm(setup(json!({}))).await.unwrap();
-    pod.script().next(1, Behaviour::ReadThenReset);
-    let reply = mesh.post(ECHO, "/").await.unwrap();
+    let reply = post_on_a_breaking_connection(&mesh, &pod, 2).await;
     assert_eq!((reply.status, pod.executed(&reply.id)), (StatusCode::SERVICE_UNAVAILABLE, 1));
     assert_told(&mesh, pod.ip(), "broken", Some(&reply)).await;
 }
@@ -223,16 +231,17 @@ async fn an_application_crash_behind_ztunnel_is_ended_unanswered_and_an_idle_end
             // Idle: HTTP/2 leaves the acknowledgement of its settings unanswered.
             pod.app().unwrap().close_idle();
             mesh.drained(ECHO).await.unwrap();
-            mesh.wait_stat("tunnels_open", |open| open == 0).await.unwrap();
             let met = async || mesh.envoy.admin().stats(r"^dynamicmodulescustom\.retry_reset_").await.unwrap();
             assert_eq!((resets(&mesh).await, met().await.values().sum::<u64>()), (0, 0), "{scene}: idle");
-            pod.script().next(1, Behaviour::ReadThenClose);
-            let reply = mesh.post(ECHO, "/").await.unwrap();
-            assert_eq!((reply.status, pod.executed(&reply.id)), (StatusCode::SERVICE_UNAVAILABLE, 1), "{scene}");
-            let entry = http_entry(&mesh, &reply.id).await;
-            assert_eq!(entry["stale_guard"]["reset_class"], "ended_unanswered", "{scene}: {entry:#}");
-            assert_eq!(mesh.stat("retry_reset_ended_unanswered").await.unwrap(), 1, "{scene}");
-            assert_eq!(resets(&mesh).await, 0, "{scene}: no connection broke");
+            for (nth, crash) in [(1, Behaviour::ReadThenClose), (2, Behaviour::ReadThenReset)] {
+                pod.script().next(1, crash);
+                let reply = mesh.post(ECHO, "/").await.unwrap();
+                assert_eq!((reply.status, pod.executed(&reply.id)), (StatusCode::SERVICE_UNAVAILABLE, 1), "{scene}");
+                let entry = http_entry(&mesh, &reply.id).await;
+                assert_eq!(entry["stale_guard"]["reset_class"], "ended_unanswered", "{scene}: {entry:#}");
+                assert_eq!(mesh.stat("retry_reset_ended_unanswered").await.unwrap(), nth, "{scene}");
+                assert_eq!(resets(&mesh).await, 0, "{scene}: no connection broke");
+            }
             if !http2 {
                 pod.script().next(1, Behaviour::ReadThenClose);
                 let reply = mesh.get(ECHO, "/").await.unwrap();
@@ -247,12 +256,11 @@ async fn an_application_crash_behind_ztunnel_is_ended_unanswered_and_an_idle_end
 async fn gauges_return_to_zero_and_ages_are_recorded() {
     let (mesh, pod) = warm(setup(json!({}))).await.unwrap();
     mesh.wait_stat("connections_open", |count| count == 1).await.unwrap();
-    let (reply, ()) = tokio::join!(mesh.post(ECHO, "/?hang=headers"), async {
-        pod.executions().wait_for("the request", |all| (all.len() == 2).then_some(())).await.unwrap();
-        mesh.wait_stat("tunnels_open", |count| count >= 1).await.unwrap();
-        pod.ztunnel().unwrap().connections().end_all(Ending::Rst).await.unwrap();
-    });
-    assert_eq!(reply.unwrap().status, StatusCode::SERVICE_UNAVAILABLE);
+    let stream = hold(&mesh, ECHO, "held").await.unwrap();
+    mesh.wait_stat("tunnels_open", |count| count >= 1).await.unwrap();
+    let reply = post_on_a_breaking_connection(&mesh, &pod, 3).await;
+    assert_eq!(reply.status, StatusCode::SERVICE_UNAVAILABLE);
+    drop(stream);
     for gauge in ["tunnels_open", "connections_open"] {
         mesh.wait_stat(gauge, |count| count == 0).await.unwrap();
     }
@@ -275,8 +283,7 @@ async fn gauges_return_to_zero_and_ages_are_recorded() {
 async fn older_envoys_tell_less_and_the_classes_hold() {
     for version in ["1.38.3", "1.39.3"] {
         let (mesh, pod) = warm(on(version, setup(json!({})))).await.unwrap();
-        pod.script().next(1, Behaviour::ReadThenReset);
-        let reply = mesh.post(ECHO, "/").await.unwrap();
+        let reply = post_on_a_breaking_connection(&mesh, &pod, 2).await;
         let entry = assert_told(&mesh, pod.ip(), "broken", Some(&reply)).await;
         assert_eq!(entry["stale_guard"]["connection_age_ms"].is_number(), version == "1.39.3", "{version}: {entry:#}");
         pod.ztunnel().unwrap().next_connects(1, ConnectBehaviour::Answer(StatusCode::SERVICE_UNAVAILABLE));
@@ -287,11 +294,10 @@ async fn older_envoys_tell_less_and_the_classes_hold() {
         // A tunnel from before the removal, whose pod ends with a request in flight.
         let (reply, ()) = tokio::join!(mesh.post(ECHO, "/?hang=headers"), async {
             pod.executions().wait_for("the request", |all| (all.len() == 3).then_some(())).await.unwrap();
+            // Polls compare: one must have seen the endpoint before another can miss it.
+            mesh.wait_stat("endpoints_listed", |count| count == 1).await.unwrap();
             mesh.unlist(ECHO, pod.addr()).await.unwrap();
-            let gone = async || page(&mesh, pod.ip()).await["presence"] == "gone";
-            while !gone().await {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
+            mesh.wait_stat("watch_admin_removed", |count| count == 1).await.unwrap();
             pod.ztunnel().unwrap().connections().end_all(Ending::Rst).await.unwrap();
         });
         assert_told(&mesh, pod.ip(), "stale", Some(&reply.unwrap())).await;
