@@ -8,6 +8,7 @@ use lab::{
     bootstrap::Variant,
     mesh::{ECHO, Setup, WITHIN},
     pod::PodSpec,
+    ztunnel::Tunnel,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -32,6 +33,8 @@ async fn thousands_of_tunnels_over_a_hundred_endpoints_leave_envoys_memory_where
             assert!(replies.into_iter().all(|reply| reply.unwrap().status == StatusCode::OK));
             pod.app().unwrap().close_idle();
             mesh.drained(ECHO).await.unwrap();
+            let ended = |all: &[Tunnel]| all.iter().all(|tunnel| tunnel.closed.is_some()).then_some(());
+            pod.ztunnel().unwrap().tunnels().wait_for("the end of all tunnels", ended).await.unwrap();
         }
         list(&[]);
         mesh.acked().await.unwrap();
