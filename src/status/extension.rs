@@ -27,9 +27,10 @@ use super::{
 };
 use crate::{
     config::ConfigError,
-    shared::{log, shared},
+    note::{Note, log},
+    shared::shared,
     watch::{
-        Note, Watch,
+        Watch,
         polls::{Answer, Polls},
     },
 };

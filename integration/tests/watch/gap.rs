@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use http::StatusCode;
 use lab::{
-    bootstrap::{Bootstrap, ExtensionPoint},
+    bootstrap::{Bootstrap, ExtensionPoint, Variant},
     control_plane::Protocol,
     mesh::{ECHO, Mesh, Setup, WITHIN},
     pod::Pod,
 };
 use serde_json::json;
 
-use crate::support::{FEEDS, Feed, applied_at, ip, page, removed, seen, wait_seen};
+use crate::support::{FEEDS, Feed, applied_at, ip, page, removed, seen};
 
 fn suspicious(bootstrap: Bootstrap) -> anyhow::Result<Bootstrap> {
     bootstrap
@@ -135,10 +135,9 @@ async fn an_outage_that_follows_a_brief_return_is_fenced_as_well() {
 /// The control of what `suspect_after` promises: identical endpoints after an outage are no news to stock Envoy.
 #[tokio::test(flavor = "multi_thread")]
 async fn stock_uses_the_dead_connection_after_an_outage_that_hid_a_replacement() {
-    for (setup, expected) in [
-        (Setup::new(Variant::Stock), StatusCode::SERVICE_UNAVAILABLE),
-        (with_looks(FEEDS[0]), StatusCode::OK),
-    ] {
+    for (setup, expected) in
+        [(Setup::new(Variant::Stock), StatusCode::SERVICE_UNAVAILABLE), (with_looks(FEEDS[0]), StatusCode::OK)]
+    {
         let module = expected == StatusCode::OK;
         let (mesh, pod, stream) = lab::scenes::hung(setup).await.unwrap();
         mesh.control_plane.outage().await;
