@@ -5,32 +5,45 @@
 //! [`retry`] reads `endpoints` to explain a reset. Each part has a pure core, which knows no Envoy type, and
 //! thin glue to its extension point; this file ties the glue to the names in Envoy's configuration.
 
+mod address;
 pub mod config;
 pub mod endpoints;
 pub mod fence;
 pub mod metadata;
+pub mod note;
 pub mod retry;
 mod shared;
 pub mod status;
 mod sync;
 pub mod watch;
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::Arc;
 
 use envoy_proxy_dynamic_modules_rust_sdk::{
     BootstrapExtensionConfig, ConfigValidatorConfig, EnvoyBootstrapExtensionConfig, EnvoyHttpFilterConfigImpl,
-    EnvoyHttpFilterImpl, EnvoyNetworkFilterConfigImpl, EnvoyNetworkFilterImpl, HttpFilterConfig, HttpPerRouteConfig,
-    NetworkFilterConfig, declare_all_init_functions, envoy_log_error,
+    EnvoyHttpFilterImpl, EnvoyNetworkFilterConfigImpl, EnvoyNetworkFilterImpl, HttpFilterConfig, NetworkFilterConfig,
+    declare_all_init_functions, envoy_log_error,
+    extra::{Feature, HttpPerRouteConfig, envoy_has},
 };
 
 use crate::{
     config::ConfigError,
-    fence::{FenceFilterConfig, config::FenceConfig},
+    fence::FenceFilterConfig,
     retry::filter::RetryConfig,
     status::{StatusExtensionConfig, config::StatusConfig},
     watch::{Validator, config::WatchConfig},
 };
 
+// Not inside `endpoints`, whose source is compiled once more against a scheduler.
+#[cfg(test)]
+#[path = "endpoints/breaks_tests.rs"]
+mod endpoints_breaks_tests;
+#[cfg(test)]
+#[path = "endpoints/close_tests.rs"]
+mod endpoints_close_tests;
+#[cfg(test)]
+#[path = "endpoints/memory_tests.rs"]
+mod endpoints_memory_tests;
 #[cfg(test)]
 #[path = "endpoints/model_tests.rs"]
 mod endpoints_model_tests;
@@ -53,9 +66,10 @@ fn http_filter(
     name: &str,
     config: &[u8],
 ) -> Option<Box<dyn HttpFilterConfig<EnvoyHttpFilterImpl>>> {
-    let explain = Arc::clone(&shared::shared().endpoints);
-    let config =
-        accept(selected(name, "filter_name", retry::PART).and_then(|()| RetryConfig::new(config, envoy, explain)))?;
+    let endpoints = Arc::clone(&shared::shared().endpoints);
+    let shows_attempts = envoy_has(Feature::FailureAttributes);
+    let selected = selected(name, "filter_name", retry::PART);
+    let config = accept(selected.and_then(|()| RetryConfig::new(config, envoy, endpoints, shows_attempts)))?;
     Some(Box::new(config))
 }
 
@@ -69,11 +83,9 @@ fn network_filter(
     config: &[u8],
 ) -> Option<Box<dyn NetworkFilterConfig<EnvoyNetworkFilterImpl>>> {
     let config = accept(
-        selected(name, "filter_name", fence::config::NAME)
-            .and_then(|()| FenceConfig::parse(config))
-            .and_then(|config| config.checked(shared::shared().ticking.load(Ordering::Relaxed))),
+        selected(name, "filter_name", fence::config::NAME).and_then(|()| FenceFilterConfig::load(config, envoy)),
     )?;
-    Some(Box::new(FenceFilterConfig::new(config, envoy)))
+    Some(Box::new(config))
 }
 
 fn bootstrap_extension(
@@ -81,15 +93,18 @@ fn bootstrap_extension(
     name: &str,
     config: &[u8],
 ) -> Option<Box<dyn BootstrapExtensionConfig>> {
-    let config =
-        accept(selected(name, "extension_name", status::config::NAME).and_then(|()| StatusConfig::parse(config)))?;
-    Some(Box::new(StatusExtensionConfig::new(config, envoy)))
+    let config = accept(
+        selected(name, "extension_name", status::config::NAME)
+            .and_then(|()| StatusConfig::parse(config))
+            .and_then(|config| StatusExtensionConfig::new(config, envoy)),
+    )?;
+    Some(Box::new(config))
 }
 
 fn config_validator(name: &str, config: &[u8]) -> Option<Box<dyn ConfigValidatorConfig>> {
     let config =
         accept(selected(name, "extension_name", watch::config::NAME).and_then(|()| WatchConfig::parse(config)))?;
-    Some(Box::new(Validator::new(config)))
+    Some(Box::new(Validator::new(config, &shared::shared().watch)))
 }
 
 /// Whether Envoy's configuration selects the one part that its extension point has.

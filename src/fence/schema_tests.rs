@@ -9,11 +9,11 @@ const SCHEMA: &str = include_str!("../../envoy-config/schema/fence.json");
 fn full() -> Value {
     json!({
         "mode": "enforce",
-        "tcp": { "user_timeout": "20s", "keepalive": { "idle": "15s", "interval": "5s", "probes": 3 } },
+        "tcp": { "user_timeout": "30s", "keepalive": { "idle": "15s", "interval": "5s", "probes": 3 } },
         "max_connection_age": "30m",
         "max_connection_age_jitter": 0.1,
         "close_after_removal": "60s",
-        "aged_after": "30s"
+        "close_after_removal_jitter": 0.1
     })
 }
 
@@ -29,7 +29,7 @@ const PLACES: &[(&str, bool, &str)] = &[
     ("/max_connection_age", true, "duration"),
     ("/max_connection_age_jitter", false, "ratio"),
     ("/close_after_removal", true, "duration"),
-    ("/aged_after", false, "duration"),
+    ("/close_after_removal_jitter", false, "ratio"),
 ];
 
 fn wrong(kind: &str) -> Value {
@@ -38,8 +38,8 @@ fn wrong(kind: &str) -> Value {
         // The last one would be read by position.
         "object" => json!([1, "x", true, [], ["1s"]]),
         "duration" => json!([1, true, [], {}, "", "5", "5 s", "-1s", "1d", "1.2.3s", "s"]),
-        "count" => json!(["1", true, [], {}, 0, 128, -1, 1.5]),
-        _ => json!(["1", true, [], {}, -0.1, 1.1]),
+        "count" => json!(["one", true, [], {}, 0, 128, -1, 1.5]),
+        _ => json!(["one", true, [], {}, -0.1, 1.1]),
     }
 }
 
@@ -69,6 +69,9 @@ fn good_configurations_are_accepted_by_parser_and_schema() {
     }
     good.extend(PLACES.iter().filter(|(_, nullable, _)| *nullable).map(|(pointer, ..)| put(pointer, Value::Null)));
     good.push(put("/tcp/keepalive/probes", json!(2.0)));
+    // What Envoy's YAML reader makes of `off` and of fractions.
+    good.extend([put("/mode", json!(false)), put("/max_connection_age_jitter", json!("0.25"))]);
+    good.push(put("/tcp/keepalive/probes", json!("2.0")));
     let schema = schema();
     for document in good {
         assert!(schema.is_valid(&document), "the schema refuses {document}");
@@ -87,7 +90,7 @@ fn bad_configurations_are_refused_by_parser_and_schema_and_the_message_names_the
         let values = wrong(kind).as_array().cloned().unwrap_or_default();
         bad.extend(values.into_iter().chain(null).map(|value| (*pointer, put(pointer, value))));
     }
-    for unknown in ["/colour", "/tcp/colour", "/tcp/keepalive/colour"] {
+    for unknown in ["/colour", "/aged_after", "/tcp/colour", "/tcp/keepalive/colour"] {
         bad.push((unknown, put(unknown, json!(1))));
     }
     assert!(bad.len() > 80, "only {} bad configurations were generated", bad.len());
@@ -108,7 +111,6 @@ fn durations_out_of_range_are_refused_by_the_parser_which_says_what_is_allowed()
         ("/max_connection_age", "999ms"),
         ("/max_connection_age", "169h"),
         ("/close_after_removal", "25h"),
-        ("/aged_after", "99ms"),
     ] {
         let error = parse(&put(pointer, json!(value))).err().unwrap_or_else(|| panic!("{pointer} accepts {value}"));
         assert!(error.to_string().contains("must be a duration from"), "{error}");
@@ -124,4 +126,17 @@ fn the_schemas_defaults_are_the_parsers() {
     }
     let (stated, absent) = (parse(&document).expect("the defaults are valid"), parse(&json!({})).expect("valid"));
     assert_eq!(format!("{stated:?}"), format!("{absent:?}"));
+}
+
+#[test]
+fn closing_after_a_removal_needs_the_modules_timer_and_an_envoy_that_may_be_woken() {
+    let config = |document: Value| parse(&document).expect("valid by itself");
+    let closing = json!({ "close_after_removal": "60s" });
+    let refused = |has_pulse, takes_commits| {
+        config(closing.clone()).checked(has_pulse, takes_commits).err().map(|error| error.allowed)
+    };
+    assert_eq!(refused(true, true), None);
+    assert!(refused(false, true).is_some_and(|why| why.contains("\"status\"")));
+    assert!(refused(true, false).is_some_and(|why| why.contains("Envoy 1.39")));
+    assert!(config(json!({})).checked(false, false).is_ok(), "by default nothing is closed");
 }

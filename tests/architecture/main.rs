@@ -34,8 +34,9 @@ fn crates() -> Vec<Crate> {
     crates
 }
 
-/// Circles that are still to be ended, by a file of each. A circle that is gone must leave this list.
-const STILL_THERE: [&str; 3] = ["src/endpoints/mod.rs", "src/retry/decide.rs", "sdk/src/init.rs"];
+/// Circles that stay, by a file of each; one that is gone must leave this list. The registry makes tunnels, whose
+/// guards lead back to it, and its parts share its number types.
+const STILL_THERE: [&str; 1] = ["src/endpoints/mod.rs"];
 
 #[test]
 fn no_files_import_each_other_in_a_circle() {

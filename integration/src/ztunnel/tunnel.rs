@@ -108,9 +108,13 @@ async fn pump_to_application(mut from: RecvStream, mut to: OwnedWriteHalf) -> Re
             return Err(Broken);
         };
         let _ = from.flow_control().release_capacity(chunk.len());
-        to.write_all(&chunk).await.map_err(|_| Broken)?;
+        // An application that takes no more is told by its own half.
+        if to.write_all(&chunk).await.is_err() {
+            return Ok(());
+        }
     }
-    to.shutdown().await.map_err(|_| Broken)
+    let _ = to.shutdown().await;
+    Ok(())
 }
 
 /// The application's bytes to the client. Its FIN is END_STREAM, and so is its RST: ztunnel does not tell
