@@ -1,5 +1,6 @@
 //! One certificate authority per lab, and SPIFFE identities signed by it.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -10,6 +11,7 @@ use rcgen::{
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
@@ -120,15 +122,7 @@ impl Authority {
     /// # Errors
     /// As [`Authority::server_config`].
     pub fn client_config(&self, identity: &Identity) -> anyhow::Result<Arc<ClientConfig>> {
-        let verifier = SpiffeVerifier { roots: self.roots()?, provider: provider() };
-        let mut config = ClientConfig::builder_with_provider(provider())
-            .with_protocol_versions(&[&rustls::version::TLS13])?
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(verifier))
-            .with_client_auth_cert(vec![identity.certificate.clone()], identity.private_key())
-            .context("client certificate")?;
-        config.alpn_protocols = vec![b"h2".to_vec()];
-        Ok(Arc::new(config))
+        client_config(self.roots()?, vec![identity.certificate.clone()], identity.private_key())
     }
 
     fn roots(&self) -> anyhow::Result<RootCertStore> {
@@ -148,6 +142,39 @@ impl Identity {
 
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
+}
+
+/// As [`Authority::client_config`], of files: `root-cert.pem`, `cert-chain.pem` and `key.pem` in `folder`.
+///
+/// # Errors
+/// A file is missing, or is not what its name says.
+pub fn client_config_of(folder: &Path) -> anyhow::Result<Arc<ClientConfig>> {
+    let read = |name: &str| -> anyhow::Result<Vec<CertificateDer<'static>>> {
+        let certificates = CertificateDer::pem_file_iter(folder.join(name)).with_context(|| name.to_owned())?;
+        Ok(certificates.collect::<Result<_, _>>()?)
+    };
+    let mut roots = RootCertStore::empty();
+    for root in read("root-cert.pem")? {
+        roots.add(root)?;
+    }
+    let key = PrivateKeyDer::from_pem_file(folder.join("key.pem")).context("key.pem")?;
+    client_config(roots, read("cert-chain.pem")?, key)
+}
+
+fn client_config(
+    roots: RootCertStore,
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+) -> anyhow::Result<Arc<ClientConfig>> {
+    let verifier = SpiffeVerifier { roots, provider: provider() };
+    let mut config = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_client_auth_cert(chain, key)
+        .context("client certificate")?;
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Ok(Arc::new(config))
 }
 
 #[derive(Debug)]

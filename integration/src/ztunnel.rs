@@ -11,8 +11,10 @@
 mod inject;
 mod listener;
 mod outer;
+pub mod real;
 mod shared;
 mod tunnel;
+pub mod zds;
 
 pub use listener::{HBONE_PORT, Ztunnel};
 pub use shared::{ConnectBehaviour, Pings, TlsBehaviour, Tunnel};

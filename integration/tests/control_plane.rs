@@ -3,11 +3,17 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use envoy_types::pb::envoy::config::cluster::v3::cluster::CommonLbConfig;
+use envoy_types::pb::envoy::config::cluster::v3::{Cluster, OutlierDetection};
+use envoy_types::pb::google::protobuf::UInt32Value;
+use http::StatusCode;
+use lab::app::Behaviour;
 use lab::bootstrap::{Bootstrap, CertificateFiles, Variant};
 use lab::control_plane::{
     Answer, ControlPlane, ENDPOINT_TYPE, Endpoint, Health, Params, Protocol, Raw, Service, cluster_name,
 };
 use lab::envoy::{Envoy, Options};
+use lab::mesh::{ECHO, Setup};
 use lab::netns::Netns;
 
 const WITHIN: Duration = Duration::from_secs(30);
@@ -312,6 +318,41 @@ async fn two_proxies_of_different_protocols_share_one_control_plane() {
     control_plane.wait_connected(1, WITHIN).await.unwrap();
     let version = control_plane.push_full();
     control_plane.wait_acked(version, WITHIN).await.unwrap();
+}
+
+/// A mesh with two pods, whose service has these options; "broken" answers 503.
+async fn one_broken_pod(options: Cluster) -> Vec<StatusCode> {
+    let mesh = Setup::new(Variant::Stock).start().await.unwrap();
+    mesh.control_plane.set_service(Service::new(ECHO, Vec::new()).options(options));
+    let (broken, good) = (mesh.pod("broken", 1).await.unwrap(), mesh.pod("good", 2).await.unwrap());
+    broken.script().until_told(Behaviour::Status(StatusCode::SERVICE_UNAVAILABLE));
+    for pod in [&broken, &good] {
+        mesh.list(ECHO, pod.addr()).await.unwrap();
+    }
+    let mut statuses = Vec::new();
+    for _ in 0..8 {
+        statuses.push(mesh.get(ECHO, "/").await.unwrap().status);
+    }
+    statuses
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_services_cluster_has_the_options_that_it_was_given() {
+    let one = Some(UInt32Value { value: 1 });
+    let detection = OutlierDetection {
+        consecutive_5xx: one,
+        base_ejection_time: Some(envoy_types::pb::google::protobuf::Duration { seconds: 60, nanos: 0 }),
+        max_ejection_percent: Some(UInt32Value { value: 50 }),
+        ..Default::default()
+    };
+    // Else workers may hear of changed health a second after the change.
+    let at_once = Some(envoy_types::pb::google::protobuf::Duration::default());
+    let lb = CommonLbConfig { update_merge_window: at_once, ..Default::default() };
+    let options = Cluster { outlier_detection: Some(detection), common_lb_config: Some(lb), ..Default::default() };
+    let failed = |statuses: Vec<StatusCode>| statuses.iter().filter(|status| !status.is_success()).count();
+    assert_eq!(failed(one_broken_pod(Cluster::default()).await), 4, "round robin meets the broken pod every time");
+    let failed = failed(one_broken_pod(options).await);
+    assert!((1..=2).contains(&failed), "outlier detection ejects it after the first: {failed}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,6 +7,8 @@ mod behaviours;
 mod client;
 #[path = "pods/raw.rs"]
 mod raw;
+#[path = "pods/subject.rs"]
+mod subject;
 #[path = "pods/ztunnel.rs"]
 mod ztunnel;
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use envoy_types::pb::envoy::config::cluster::v3::Cluster;
 use envoy_types::pb::envoy::config::core::v3::ConfigSource;
 use envoy_types::pb::google::protobuf::Any;
 
@@ -33,6 +34,9 @@ pub struct Service {
     pub idle_timeout: Option<Duration>,
     /// The circuit breaker's limit on retries that run at once; none: no limit, as in Istio.
     pub max_retries: Option<u32>,
+    /// Other options of its cluster, such as outlier detection, merged into what istiod would send (as
+    /// protobuf merges: what is set here wins).
+    pub options: Cluster,
 }
 
 /// How an endpoint's health is told to the proxy (`envoy.config.core.v3.HealthStatus`).
@@ -129,6 +133,7 @@ impl Service {
             http2: false,
             idle_timeout: None,
             max_retries: None,
+            options: Cluster::default(),
         }
     }
 
@@ -140,6 +145,11 @@ impl Service {
     /// The same with endpoints that speak HTTP/2.
     pub fn http2(self) -> Self {
         Self { http2: true, ..self }
+    }
+
+    /// The same with other options of its cluster.
+    pub fn options(self, options: Cluster) -> Self {
+        Self { options, ..self }
     }
 
     /// The name of its cluster and of its EDS resource.
@@ -209,8 +219,10 @@ impl Raw {
 impl Model {
     pub(super) fn set_service(&mut self, service: Service) {
         let name = service.cluster_name();
-        let had = self.services.insert(name.clone(), service).is_some();
-        if !had {
+        let cluster_only = |service: &Service| Service { endpoints: Vec::new(), ..service.clone() };
+        let new = cluster_only(&service);
+        let old = self.services.insert(name.clone(), service);
+        if old.is_none_or(|old| cluster_only(&old) != new) {
             self.dirty_clusters.insert(name.clone());
         }
         self.dirty_endpoints.insert(name);

@@ -31,6 +31,7 @@ use envoy_types::pb::envoy::r#type::metadata::v3::metadata_kind::{Host, Kind as 
 use envoy_types::pb::google::protobuf::value::Kind as ValueKind;
 use envoy_types::pb::google::protobuf::{Any, Duration, ListValue, Struct, UInt32Value, Value};
 use envoy_types::util::pack_any;
+use prost::Message as _;
 
 use super::model::{Endpoint, Health, Kind, Service};
 
@@ -41,7 +42,7 @@ const TUNNEL_LISTENER: &str = "connect_originate";
 /// The EDS cluster of a service (istiod's `cluster_waypoint.go`).
 pub(super) fn cluster(service: &Service) -> Any {
     let tunnels = service.endpoints.iter().all(|endpoint| endpoint.kind == Kind::Tunnel);
-    pack_any(Cluster {
+    let mut cluster = Cluster {
         name: service.cluster_name(),
         cluster_discovery_type: Some(ClusterDiscoveryType::Type(DiscoveryType::Eds.into())),
         eds_cluster_config: Some(EdsClusterConfig {
@@ -62,7 +63,10 @@ pub(super) fn cluster(service: &Service) -> Any {
         transport_socket: tunnels.then(internal_upstream),
         typed_extension_protocol_options: protocol_options(service).into_iter().collect(),
         ..Default::default()
-    })
+    };
+    // What the lab has encoded can be decoded.
+    let _ = cluster.merge(service.options.encode_to_vec().as_slice());
+    pack_any(cluster)
 }
 
 /// The endpoints of a service (istiod's `endpoint_builder.go`), grouped by priority and locality.

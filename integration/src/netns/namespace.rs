@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::{Child, Command};
 use std::sync::{Arc, mpsc};
@@ -148,6 +148,11 @@ impl Netns {
         };
         let (pid, tid) = (std::process::id(), self.inner.tid);
         format!("nsenter -t {pid}{user} -m --net=/proc/{pid}/task/{tid}/ns/net  # {}", self.inner.name)
+    }
+
+    /// The namespace itself, for whoever takes it by a descriptor.
+    pub(crate) fn handle(&self) -> BorrowedFd<'_> {
+        self.inner.handle.as_fd()
     }
 
     /// A descriptor of the namespace, valid as long as `self`.

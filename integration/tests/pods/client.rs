@@ -9,7 +9,7 @@ use bytes::Bytes;
 use h2::client::SendRequest;
 use h2::{RecvStream, SendStream};
 use http::{Method, Request, StatusCode};
-use lab::certs::{Authority, Identity, spiffe_id};
+use lab::certs::{Authority, spiffe_id};
 use lab::netns::{Fabric, Link, Netns};
 use lab::pod::{Pod, PodSpec};
 use rustls::pki_types::ServerName;
@@ -28,7 +28,7 @@ pub struct World {
     pub fabric: Fabric,
     pub authority: Authority,
     pub proxy: Netns,
-    identity: Identity,
+    client: Arc<rustls::ClientConfig>,
     _link: Link,
 }
 
@@ -37,10 +37,18 @@ impl World {
         let fabric = Fabric::new().await.expect("fabric");
         let authority = Authority::new().expect("authority");
         let identity = authority.issue(&spiffe_id("default", "waypoint")).expect("identity");
+        let client = authority.client_config(&identity).expect("client config");
         let proxy = Netns::new("proxy").expect("namespace");
         let addrs = [ip("10.244.0.2"), ip("fd00:244::2")];
         let _link = fabric.attach(&proxy, &addrs).await.expect("attach");
-        World { fabric, authority, proxy, identity, _link }
+        World { fabric, authority, proxy, client, _link }
+    }
+
+    /// The same for a ztunnel with certificates of its own, of which a client's are in `ZTUNNEL_TLS`.
+    pub async fn of_real_ztunnel() -> World {
+        let folder = std::env::var_os("ZTUNNEL_TLS").expect("ZTUNNEL_TLS names a folder with a client's certificate");
+        let client = lab::certs::client_config_of(folder.as_ref()).expect("a client's certificate");
+        World { client, ..World::new().await }
     }
 
     /// A pod that speaks HBONE.
@@ -78,9 +86,11 @@ impl World {
         Ok(outer)
     }
 
-    /// A client configuration of the proxy's identity; it keeps the tickets that it is given.
+    /// A client configuration of the proxy's identity, with an empty store for tickets, which clones share.
     pub fn client_config(&self) -> Arc<rustls::ClientConfig> {
-        self.authority.client_config(&self.identity).expect("client config")
+        let mut config = rustls::ClientConfig::clone(&self.client);
+        config.resumption = rustls::client::Resumption::in_memory_sessions(8);
+        Arc::new(config)
     }
 
     pub async fn h2c(&self, addr: SocketAddr) -> Outer {

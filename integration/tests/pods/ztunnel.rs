@@ -1,6 +1,7 @@
 //! What was measured on the real ztunnel, on the stand-in. `ZTUNNEL` runs those that apply on a real one.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use h2::Reason;
@@ -16,14 +17,17 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::client::{GENEROUS, World, end_of, head};
 use crate::raw::{DATA, GOAWAY, HEADERS, Next, PING, RST_STREAM, Raw, SETTINGS, WINDOW_UPDATE};
+use crate::subject::Subject;
 
 const ALL_STREAMS: u32 = (1 << 31) - 1;
 
+/// For how long ztunnel, told to end, serves what is open.
+const DEADLINE: Duration = Duration::from_secs(2);
+
 #[tokio::test]
 async fn settings_and_windows_are_ztunnels() {
-    let world = World::new().await;
-    let pod = world.pod("pod-a", "10.244.1.1").await;
-    let mut raw = Raw::connect(&world, pod.hbone_addr()).await;
+    let Subject { world, pod, .. } = &Subject::start(DEADLINE).await;
+    let mut raw = Raw::connect(world, pod.hbone_addr()).await;
     let Next::Frame { kind: SETTINGS, payload, .. } = raw.any().await else { panic!("SETTINGS come first") };
     let mut settings: Vec<(u16, u32)> = payload
         .chunks(6)
@@ -44,9 +48,8 @@ async fn settings_and_windows_are_ztunnels() {
 
 #[tokio::test]
 async fn the_201st_stream_is_refused_and_the_others_live() {
-    let world = World::new().await;
-    let pod = world.pod("pod-a", "10.244.1.1").await;
-    let mut raw = Raw::connect(&world, pod.hbone_addr()).await;
+    let Subject { world, pod, .. } = &Subject::start(DEADLINE).await;
+    let mut raw = Raw::connect(world, pod.hbone_addr()).await;
     for index in 0..=200 {
         raw.open(2 * index + 1, pod.addr()).await;
     }
@@ -109,9 +112,8 @@ async fn second_handshake(world: &World, to: SocketAddr) -> HandshakeKind {
 
 #[tokio::test]
 async fn no_tls_session_is_resumed() {
-    let world = World::new().await;
-    let pod = world.pod("pod-a", "10.244.1.1").await;
-    assert_eq!(second_handshake(&world, pod.hbone_addr()).await, HandshakeKind::Full);
+    let Subject { world, pod, .. } = &Subject::start(DEADLINE).await;
+    assert_eq!(second_handshake(world, pod.hbone_addr()).await, HandshakeKind::Full);
 
     let addr: SocketAddr = "10.244.0.2:15009".parse().unwrap();
     let server = world.proxy.tcp_listener(addr).unwrap();
@@ -124,14 +126,13 @@ async fn no_tls_session_is_resumed() {
             tokio::spawn(async move { tls.read(&mut [0; 1]).await });
         }
     });
-    let control = second_handshake(&world, addr).await;
+    let control = second_handshake(world, addr).await;
     assert_eq!(control, HandshakeKind::Resumed, "a server that resumes shows that this client would");
 }
 
 #[tokio::test]
 async fn connects_elsewhere_and_other_methods_are_refused() {
-    let world = World::new().await;
-    let pod = world.pod("pod-a", "10.244.1.1").await;
+    let Subject { world, pod, .. } = &Subject::start(DEADLINE).await;
     let _other = world.pod("pod-b", "10.244.1.2").await;
     let mut outer = world.outer(pod.hbone_addr()).await;
     for (authority, status) in [
@@ -152,8 +153,7 @@ async fn connects_elsewhere_and_other_methods_are_refused() {
 
 #[tokio::test]
 async fn an_applications_reset_in_mid_answer_looks_like_its_end() {
-    let world = World::new().await;
-    let pod = world.pod("pod-a", "10.244.1.1").await;
+    let Subject { world, pod, .. } = &Subject::start(DEADLINE).await;
     let mut outer = world.outer(pod.hbone_addr()).await;
     let mut tunnel = outer.connect(pod.addr()).await.expect("tunnel");
     pod.script().next(1, Behaviour::HeadersThenReset);
@@ -165,19 +165,18 @@ async fn an_applications_reset_in_mid_answer_looks_like_its_end() {
 
 #[tokio::test]
 async fn sigterm_sends_two_goaways_serves_to_the_deadline_and_leaves_late_connects_unanswered() {
-    let world = World::new().await;
-    let pod = world.pod("pod-a", "10.244.1.1").await;
-    let ztunnel = pod.ztunnel().expect("ztunnel").clone();
-    let mut raw = Raw::connect(&world, pod.hbone_addr()).await;
-    let mut idle = Raw::connect(&world, pod.hbone_addr()).await;
+    let subject = Arc::new(Subject::start(DEADLINE).await);
+    let Subject { world, pod, .. } = &*subject;
+    let mut raw = Raw::connect(world, pod.hbone_addr()).await;
+    let mut idle = Raw::connect(world, pod.hbone_addr()).await;
     raw.open(1, pod.addr()).await;
     assert_eq!(raw.frame(HEADERS).await.0, 1);
     // Its SETTINGS are answered: both sides know each other.
     assert_eq!(idle.next_if_any().await, Next::Nothing);
 
-    const DEADLINE: Duration = Duration::from_millis(1_500);
     let begin = Instant::now();
-    let end = tokio::spawn(async move { ztunnel.terminate(DEADLINE).await });
+    let told = Arc::clone(&subject);
+    let end = tokio::spawn(async move { told.terminate().await });
     assert_eq!(raw.go_away().await, (ALL_STREAMS, 0));
     let (_, ping) = raw.frame(PING).await;
     assert_eq!(ping, [0x0b, 0x7b, 0xa2, 0xf0, 0x8b, 0x9b, 0xfe, 0x54]);
@@ -199,23 +198,19 @@ async fn sigterm_sends_two_goaways_serves_to_the_deadline_and_leaves_late_connec
     assert_eq!(raw.next().await, Next::Cut, "neither an answer to stream 3 nor close_notify");
     let took = begin.elapsed();
     assert!(took >= DEADLINE && took < DEADLINE + Duration::from_secs(1), "cut at the deadline, but after {took:?}");
-    assert!(!end.await.expect("no panic").expect("an end"), "a tunnel had to be cut");
-    assert_eq!((pod.executed("during"), ztunnel_tunnels(&pod)), (1, 1), "stream 3 was never taken up");
-}
-
-fn ztunnel_tunnels(pod: &lab::pod::Pod) -> usize {
-    pod.ztunnel().expect("ztunnel").tunnels().len()
+    end.await.expect("no panic");
+    assert_eq!(pod.executed("during"), 1);
 }
 
 #[tokio::test]
 async fn a_pod_taken_from_ztunnel_with_its_link_up_is_cut_at_once_and_its_port_refuses() {
-    let world = World::new().await;
-    let pod = world.pod("pod-a", "10.244.1.1").await;
-    let mut raw = Raw::connect(&world, pod.hbone_addr()).await;
+    let subject = Subject::start(DEADLINE).await;
+    let Subject { world, pod, .. } = &subject;
+    let mut raw = Raw::connect(world, pod.hbone_addr()).await;
     raw.open(1, pod.addr()).await;
     raw.frame(HEADERS).await;
     let begin = Instant::now();
-    pod.remove_from_ztunnel().await.expect("removal");
+    subject.remove().await;
     assert_eq!(raw.next().await, Next::Cut, "FIN without a GOAWAY and without close_notify");
     let took = begin.elapsed();
     assert!(took < Duration::from_secs(1), "at once, the real one within 4 ms; here it took {took:?}");
@@ -225,8 +220,7 @@ async fn a_pod_taken_from_ztunnel_with_its_link_up_is_cut_at_once_and_its_port_r
 
 #[tokio::test]
 async fn a_pod_whose_link_goes_first_says_nothing() {
-    let world = World::new().await;
-    let pod = world.pod("pod-a", "10.244.1.1").await;
+    let Subject { world, pod, .. } = Subject::start(DEADLINE).await;
     let mut raw = Raw::connect(&world, pod.hbone_addr()).await;
     raw.open(1, pod.addr()).await;
     raw.frame(HEADERS).await;
