@@ -1,0 +1,543 @@
+//! A waypoint on what istiod generates, with pods behind it and a client in front.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::objects::{self, UPSTREAM_ENVOY};
+use super::{Agent, AgentPath, Istiod, Outbound, Sds, Settings};
+use crate::bootstrap::Bootstrap;
+use crate::certs::{Authority, spiffe_id};
+use crate::envoy::{Envoy, Options, module};
+use crate::load::{Connector, connector};
+use crate::netns::{Fabric, Link, Netns};
+use crate::pod::{Pod, PodSpec};
+use crate::ztunnel::HBONE_PORT;
+
+/// The waypoint pod's address.
+pub const WAYPOINT_IP: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 244, 0, 2));
+const CLIENT_IP: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 244, 0, 3));
+/// What the waypoint's Envoy says it is; the manifests' `proxyVersion` looks at it.
+const ISTIO_VERSION: &str = "1.31.0";
+const POLL: Duration = Duration::from_millis(20);
+const WITHIN: Duration = Duration::from_secs(30);
+
+/// What of Stale Guard is installed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Guard {
+    /// Nothing.
+    Stock,
+    /// `envoy-config/istio/waypoint/overlays/observe`.
+    Observe,
+    /// `envoy-config/istio/waypoint/overlays/enforce`.
+    Enforce,
+}
+
+/// A change to the manifests' YAML before they are applied.
+type Edit = Box<dyn Fn(String) -> String + Send>;
+
+/// What a mesh is started with.
+pub struct Setup {
+    guard: Guard,
+    settings: Settings,
+    options: Options,
+    validator: bool,
+    objects: Vec<String>,
+    edit: Vec<Edit>,
+}
+
+/// The whole; everything ends with it.
+pub struct IstioMesh {
+    /// istiod.
+    pub istiod: Istiod,
+    /// The waypoint's Envoy.
+    pub envoy: Envoy,
+    /// pilot-agent's way to istiod.
+    pub agent: Agent,
+    /// pilot-agent's certificates.
+    pub sds: Sds,
+    /// The network.
+    pub fabric: Fabric,
+    /// The mesh's certificate authority.
+    pub authority: Authority,
+    client: Netns,
+    proxy: Netns,
+    settings: Settings,
+    outbounds: BTreeMap<String, Outbound>,
+    next_id: AtomicUsize,
+    _links: [Link; 2],
+    _folder: TempDir,
+}
+
+/// One request's answer as its client saw it.
+#[derive(Debug)]
+pub struct Reply {
+    /// The id that the request carried.
+    pub id: String,
+    /// The status.
+    pub status: StatusCode,
+    /// The answer's headers.
+    pub headers: HeaderMap,
+    /// The answer's body.
+    pub body: Bytes,
+    /// Time from sending to the end of the body.
+    pub took: Duration,
+}
+
+/// The name of the EDS cluster that istiod makes for a service's port.
+#[must_use]
+pub fn inbound_cluster(service: &str, port: u16) -> String {
+    format!("inbound-vip|{port}|http|{service}.default.svc.cluster.local")
+}
+
+// === impl Setup ===
+
+impl Setup {
+    /// istiod as installed, one worker, the service `echo` on 10.96.1.1.
+    #[must_use]
+    pub fn new(guard: Guard) -> Self {
+        let echo = objects::Service::new("echo", IpAddr::V4(Ipv4Addr::new(10, 96, 1, 1)));
+        Self {
+            guard,
+            settings: Settings::default(),
+            options: Options::default(),
+            validator: false,
+            objects: vec![echo.yaml()],
+            edit: Vec::new(),
+        }
+    }
+
+    /// How istiod is run.
+    #[must_use]
+    pub fn istiod(mut self, change: impl FnOnce(&mut Settings)) -> Self {
+        change(&mut self.settings);
+        self
+    }
+
+    /// How Envoy is run.
+    #[must_use]
+    pub fn envoy(mut self, change: impl FnOnce(&mut Options)) -> Self {
+        change(&mut self.options);
+        self
+    }
+
+    /// With the config validators of the standalone configuration, which no build of Istio has and Envoy 1.40
+    /// does.
+    #[must_use]
+    pub fn validator(mut self) -> Self {
+        self.validator = true;
+        self
+    }
+
+    /// More objects, applied before Envoy starts.
+    #[must_use]
+    pub fn objects(mut self, yaml: impl Into<String>) -> Self {
+        self.objects.push(yaml.into());
+        self
+    }
+
+    /// A change to the manifests, as an operator makes it.
+    #[must_use]
+    pub fn manifests(mut self, edit: impl Fn(String) -> String + Send + 'static) -> Self {
+        self.edit.push(Box::new(edit));
+        self
+    }
+
+    /// Starts everything but pods.
+    ///
+    /// # Errors
+    /// Something is missing or refused; Envoy's log is part of the error.
+    pub async fn start(self) -> Result<IstioMesh> {
+        let fabric = Fabric::new().await?;
+        let (proxy, client) = (Netns::new("waypoint")?, Netns::new("client")?);
+        let links = [fabric.attach(&proxy, &[WAYPOINT_IP]).await?, fabric.attach(&client, &[CLIENT_IP]).await?];
+        let authority = Authority::new()?;
+        let folder = tempfile::Builder::new().prefix("stale-guard-istio-").tempdir()?;
+        let istiod = Istiod::start(&proxy, &self.settings).await?;
+        istiod.apply(&objects::waypoint(WAYPOINT_IP)).await?;
+        istiod.apply(UPSTREAM_ENVOY).await?;
+        for objects in &self.objects {
+            istiod.apply(objects).await?;
+        }
+        let mut overrides = lab_override();
+        let mut options = self.options;
+        if self.guard != Guard::Stock {
+            let manifests = manifests(&istiod, self.guard, &self.edit).await?;
+            istiod.apply(&manifests).await?;
+            merge(&mut overrides, bootstrap_override(&manifests)?);
+            options.module = Some(match options.module {
+                Some(module) => module,
+                None => module()?,
+            });
+        }
+        if self.validator {
+            let standalone = Bootstrap::load()?;
+            let place = "/dynamic_resources/ads_config/config_validators";
+            let validators = standalone.value().pointer(place).context("no config validators")?;
+            merge(&mut overrides, json!({ "dynamic_resources": { "ads_config": { "config_validators": validators } } }));
+        }
+        // As pilot-agent runs Envoy.
+        options.args.extend(
+            ["--drain-time-s", "45", "--drain-strategy", "immediate", "--allow-unknown-static-fields", "--config-yaml"]
+                .map(str::to_owned),
+        );
+        options.args.push(overrides.to_string());
+        let bootstrap = bootstrap(&istiod, folder.path()).await?;
+        let identity = authority.issue(&spiffe_id("default", "waypoint"))?;
+        let sds = Sds::start(&folder.path().join("SDS"), &authority, identity)?;
+        let agent = Agent::start(&folder.path().join("XDS"), &proxy, istiod.ads())?;
+        let envoy = Envoy::start_ready(&proxy, &bootstrap, &options, WITHIN).await?;
+        istiod.settled(1, WITHIN).await?;
+        let mut mesh = IstioMesh {
+            istiod,
+            envoy,
+            agent,
+            sds,
+            fabric,
+            authority,
+            client,
+            proxy,
+            settings: self.settings,
+            outbounds: BTreeMap::new(),
+            next_id: AtomicUsize::new(0),
+            _links: links,
+            _folder: folder,
+        };
+        mesh.reach("echo", SocketAddr::from(([10, 96, 1, 1], 80)))?;
+        Ok(mesh)
+    }
+}
+
+// === impl IstioMesh ===
+
+impl IstioMesh {
+    /// Lets the client reach a service under `name`: its ztunnel sends what goes to `address` to the waypoint.
+    ///
+    /// # Errors
+    /// No certificate, or no port.
+    pub fn reach(&mut self, name: &str, address: SocketAddr) -> Result<()> {
+        let identity = self.authority.issue(&spiffe_id("default", "client"))?;
+        let tls = self.authority.client_config(&identity)?;
+        let waypoint = SocketAddr::new(WAYPOINT_IP, HBONE_PORT);
+        let outbound = Outbound::start(&self.client, waypoint, address, tls)?;
+        self.outbounds.insert(name.to_owned(), outbound);
+        Ok(())
+    }
+
+    /// A pod on `10.244.1.<octet>`; istiod does not know it yet.
+    ///
+    /// # Errors
+    /// The namespace could not be made.
+    pub async fn pod(&self, name: &str, octet: u8) -> Result<Pod> {
+        self.pod_with(PodSpec::new(name, IpAddr::V4(Ipv4Addr::new(10, 244, 1, octet)))).await
+    }
+
+    /// A pod as specified; istiod does not know it yet.
+    ///
+    /// # Errors
+    /// The namespace could not be made.
+    pub async fn pod_with(&self, spec: PodSpec) -> Result<Pod> {
+        Pod::start(&self.fabric, &self.authority, spec).await
+    }
+
+    /// The API server has the pod, ready, as one of the service `app`.
+    ///
+    /// # Errors
+    /// It is refused.
+    pub async fn announce(&self, pod: &Pod, app: &str) -> Result<()> {
+        self.istiod.apply(&objects::Pod::new(pod.name(), app, pod.ip()).yaml()).await.map(drop)
+    }
+
+    /// Waits until Envoy's main thread has exactly these endpoints of a service's port 80, whatever their
+    /// health.
+    ///
+    /// # Errors
+    /// It does not get them.
+    pub async fn listed(&self, service: &str, pods: &[SocketAddr]) -> Result<()> {
+        self.envoy.admin().wait_for_endpoints(&inbound_cluster(service, 80), WITHIN, pods).await
+    }
+
+    /// Waits until Envoy has a service's endpoint with that EDS health: `HEALTHY`, `UNHEALTHY`, `DRAINING`.
+    ///
+    /// # Errors
+    /// It does not.
+    pub async fn health(&self, service: &str, endpoint: SocketAddr, wanted: &str) -> Result<()> {
+        let (cluster, endpoint) = (inbound_cluster(service, 80), endpoint.to_string());
+        self.eventually(&format!("{endpoint} {wanted}"), async || {
+            let clusters = self.envoy.admin().clusters_json().await?;
+            let all = clusters.pointer("/cluster_statuses").and_then(Value::as_array).cloned().unwrap_or_default();
+            let hosts = all
+                .iter()
+                .filter(|entry| entry.get("name").and_then(Value::as_str) == Some(&cluster))
+                .filter_map(|entry| entry.get("host_statuses").and_then(Value::as_array))
+                .flatten();
+            let mut hosts = hosts.filter(|host| {
+                let id = host.pointer("/address/envoy_internal_address/endpoint_id").and_then(Value::as_str);
+                id == Some(&endpoint)
+            });
+            let health = hosts.next().and_then(|host| host.pointer("/health_status/eds_health_status"));
+            // Envoy leaves the default out.
+            Ok(health.and_then(Value::as_str).unwrap_or("none") == wanted)
+        })
+        .await
+    }
+
+    /// Waits until the module's page says so of an address: `present` or `gone`, and at least so many
+    /// removals.
+    ///
+    /// # Errors
+    /// It does not.
+    pub async fn seen(&self, ip: IpAddr, presence: &str, removals: u64) -> Result<()> {
+        self.eventually(&format!("{ip} {presence} after {removals} removals"), async || {
+            let page = self.page(ip).await?;
+            let is = page.get("presence").and_then(Value::as_str) == Some(presence);
+            Ok(is && page.get("removals").and_then(Value::as_u64) >= Some(removals))
+        })
+        .await
+    }
+
+    /// What the module's page says of an address.
+    ///
+    /// # Errors
+    /// There is no page.
+    pub async fn page(&self, ip: IpAddr) -> Result<Value> {
+        let page = self.envoy.admin().get(&format!("/stale-guard?endpoint={ip}")).await?;
+        let page: Value = serde_json::from_str(&page)?;
+        Ok(page.pointer("/endpoints/0").cloned().unwrap_or(Value::Null))
+    }
+
+    /// Waits until the last connection of a service's own pool is closed: the workers have applied a removal.
+    ///
+    /// # Errors
+    /// Some stay.
+    pub async fn drained(&self, service: &str) -> Result<()> {
+        let stat = format!("cluster.{};.upstream_cx_active", inbound_cluster(service, 80));
+        self.envoy.admin().wait_for_stat(&stat, WITHIN, |active| active == 0).await.map(drop)
+    }
+
+    /// A counter or gauge of Envoy's, by its name; 0 where it was not touched.
+    ///
+    /// # Errors
+    /// The admin endpoint did not answer.
+    pub async fn stat(&self, name: &str) -> Result<u64> {
+        self.envoy.admin().stat(name).await
+    }
+
+    /// Envoy's configuration as it is in force, by `/config_dump`.
+    ///
+    /// # Errors
+    /// The admin endpoint did not answer.
+    pub async fn config_dump(&self) -> Result<Value> {
+        serde_json::from_str(&self.envoy.admin().get("/config_dump").await?).context("/config_dump is no JSON")
+    }
+
+    /// The network filters of each chain of a listener, by name, and the HTTP filters of each chain that has an
+    /// HTTP connection manager: (chain's name, network filters, HTTP filters).
+    ///
+    /// # Errors
+    /// There is no such listener.
+    pub async fn filters(&self, listener: &str) -> Result<Vec<(String, Vec<String>, Vec<String>)>> {
+        let dump = self.config_dump().await?;
+        let found = listeners(&dump).find(|one| one.get("name").and_then(Value::as_str) == Some(listener));
+        let found = found.with_context(|| format!("no listener {listener}"))?;
+        let chains = found.get("filter_chains").and_then(Value::as_array).into_iter().flatten();
+        let chains = chains.chain(found.get("default_filter_chain"));
+        Ok(chains.map(chain).collect())
+    }
+
+    /// istiod ends; streams to it end too, and new ones are refused by the agent.
+    pub async fn stop_istiod(&mut self) {
+        self.agent.set(AgentPath::Refused);
+    }
+
+    /// Another istiod takes its place, with the objects in `yaml`.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub async fn replace_istiod(&mut self, yaml: &[String]) -> Result<()> {
+        let istiod = Istiod::start(&self.proxy, &self.settings).await?;
+        for objects in yaml {
+            istiod.apply(objects).await?;
+        }
+        self.agent.set(AgentPath::Istiod(istiod.ads()));
+        self.istiod = istiod;
+        Ok(())
+    }
+
+    /// Opens connections to a service, as its client does.
+    ///
+    /// # Errors
+    /// The service was not made reachable.
+    pub fn connector(&self, service: &str) -> Result<Connector> {
+        let (client, addr) = (self.client.clone(), self.outbound(service)?);
+        Ok(connector(move || {
+            let client = client.clone();
+            async move { client.tcp_connect(addr).await }
+        }))
+    }
+
+    /// A GET; see [`Self::send`].
+    ///
+    /// # Errors
+    /// No answer came.
+    pub async fn get(&self, service: &str, path: &str) -> Result<Reply> {
+        self.send(service, self.request(Method::GET, path).body(Bytes::new())?).await
+    }
+
+    /// A POST with a small body; see [`Self::send`].
+    ///
+    /// # Errors
+    /// No answer came.
+    pub async fn post(&self, service: &str, path: &str) -> Result<Reply> {
+        self.send(service, self.request(Method::POST, path).body(Bytes::from_static(b"one order"))?).await
+    }
+
+    /// The beginning of a request with an id of its own.
+    #[must_use]
+    pub fn request(&self, method: Method, path: &str) -> http::request::Builder {
+        let id = format!("{}-{}", method.as_str().to_lowercase(), self.next_id.fetch_add(1, Ordering::Relaxed));
+        Request::builder().method(method).uri(path).header("x-request-id", id)
+    }
+
+    /// Sends a request on a connection of its own, through the client's ztunnel, and reads the whole answer.
+    ///
+    /// # Errors
+    /// No answer came.
+    pub async fn send(&self, service: &str, mut request: Request<Bytes>) -> Result<Reply> {
+        let start = Instant::now();
+        if !request.headers().contains_key("host") {
+            request.headers_mut().insert("host", format!("{service}.default.svc.cluster.local").parse()?);
+        }
+        let id = request.headers().get("x-request-id").and_then(|id| id.to_str().ok()).unwrap_or_default().to_owned();
+        let exchange = async {
+            let socket = self.client.tcp_connect(self.outbound(service)?).await.context("connect to the ztunnel")?;
+            let (mut sender, connection) = http1::handshake(TokioIo::new(socket)).await?;
+            tokio::spawn(connection);
+            let (head, body) = sender.send_request(request.map(Full::new)).await?.into_parts();
+            anyhow::Ok((head, body.collect().await?.to_bytes()))
+        };
+        let answer = tokio::time::timeout(2 * WITHIN, exchange).await;
+        let (head, body) = answer.with_context(|| format!("request {id} hangs"))??;
+        Ok(Reply { id, status: head.status, headers: head.headers, body, took: start.elapsed() })
+    }
+
+    fn outbound(&self, service: &str) -> Result<SocketAddr> {
+        let outbound = self.outbounds.get(service).with_context(|| format!("{service} is not reachable"))?;
+        Ok(outbound.addr())
+    }
+
+    async fn eventually(&self, what: &str, look: impl AsyncFn() -> Result<bool>) -> Result<()> {
+        let deadline = Instant::now() + WITHIN;
+        while !look().await? {
+            ensure!(Instant::now() < deadline, "not within {WITHIN:?}: {what}");
+            tokio::time::sleep(POLL).await;
+        }
+        Ok(())
+    }
+}
+
+// === impl Reply ===
+
+impl Reply {
+    /// The pod that answered.
+    #[must_use]
+    pub fn pod(&self) -> Option<&str> {
+        self.headers.get("x-pod")?.to_str().ok()
+    }
+}
+
+/// The shipped manifests, as kustomize builds them.
+async fn manifests(istiod: &Istiod, guard: Guard, edit: &[Edit]) -> Result<String> {
+    let overlay = match guard {
+        Guard::Stock => bail!("nothing is installed"),
+        Guard::Observe => "observe",
+        Guard::Enforce => "enforce",
+    };
+    let built = istiod.kustomize(&folder().join("waypoint/overlays").join(overlay)).await?;
+    Ok(edit.iter().fold(built, |yaml, edit| edit(yaml)))
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../envoy-config/istio")
+}
+
+/// The bootstrap override in the manifests, as pilot-agent reads it from the pod.
+fn bootstrap_override(manifests: &str) -> Result<Value> {
+    for document in manifests.split("\n---\n") {
+        let object: Value = serde_saphyr::from_str(document).context("manifest")?;
+        let Some(deployment) = object.pointer("/data/deployment").and_then(Value::as_str) else { continue };
+        let deployment: Value = serde_saphyr::from_str(deployment).context("overlay of the Deployment")?;
+        let text = deployment.pointer("/spec/template/metadata/annotations/stale-guard~1bootstrap");
+        let text = text.and_then(Value::as_str).context("the overlay has no bootstrap")?;
+        return serde_saphyr::from_str(text).context("bootstrap override");
+    }
+    bail!("the manifests have no overlay of the Deployment")
+}
+
+/// Statistics that the tests read and Istio's proxies do not keep.
+fn lab_override() -> Value {
+    let patterns = ["cluster.", "listener", "http.", "tcp.", "sds."].map(|prefix| json!({ "prefix": prefix }));
+    json!({ "stats_config": { "stats_matcher": { "inclusion_list": { "patterns": patterns } } } })
+}
+
+/// As Envoy merges `--config-yaml`: fields are set, lists are appended to.
+fn merge(into: &mut Value, from: Value) {
+    match (into, from) {
+        (Value::Object(into), Value::Object(from)) => {
+            for (key, value) in from {
+                merge(into.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (Value::Array(into), Value::Array(from)) => into.extend(from),
+        (into, from) => *into = from,
+    }
+}
+
+/// pilot-agent's bootstrap, with the agent's sockets in `folder`, without Istio's own bootstrap extension.
+async fn bootstrap(istiod: &Istiod, folder: &Path) -> Result<Bootstrap> {
+    let proxy = json!({
+        "type": "waypoint", "name": "waypoint", "namespace": "default", "ip": WAYPOINT_IP.to_string(),
+        "service_account": "waypoint", "istio_version": ISTIO_VERSION, "config_path": folder,
+        "labels": {
+            "gateway.networking.k8s.io/gateway-name": "waypoint",
+            "gateway.istio.io/managed": "istio.io-mesh-controller",
+        },
+    });
+    let bootstrap = Bootstrap::from_yaml(&istiod.bootstrap(&proxy).await?.to_string())?;
+    let extensions = bootstrap.value().pointer("/bootstrap_extensions").and_then(Value::as_array);
+    let mut extensions = extensions.context("no bootstrap extensions")?.clone();
+    extensions.retain(|extension| extension.get("name") != Some(&json!("metadata_discovery")));
+    let sds = format!("{}/load_assignment/endpoints/0/lb_endpoints/0/endpoint", bootstrap.cluster("sds-grpc")?);
+    bootstrap
+        .patch("/bootstrap_extensions", Value::Array(extensions))?
+        .patch(&format!("{sds}/address/pipe/path"), json!(folder.join("SDS")))
+}
+
+/// The listeners of a configuration dump, static and dynamic, in force.
+fn listeners(dump: &Value) -> impl Iterator<Item = &Value> {
+    let configs = dump.get("configs").and_then(Value::as_array).into_iter().flatten();
+    configs.flat_map(|config| {
+        let fixed = config.get("static_listeners").and_then(Value::as_array).into_iter().flatten();
+        let dynamic = config.get("dynamic_listeners").and_then(Value::as_array).into_iter().flatten();
+        let fixed = fixed.filter_map(|one| one.get("listener"));
+        fixed.chain(dynamic.filter_map(|one| one.pointer("/active_state/listener")))
+    })
+}
+
+fn chain(chain: &Value) -> (String, Vec<String>, Vec<String>) {
+    let name = |value: &Value| value.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let filters = chain.get("filters").and_then(Value::as_array).cloned().unwrap_or_default();
+    let http = filters.iter().filter_map(|filter| filter.pointer("/typed_config/http_filters")?.as_array());
+    (name(chain), filters.iter().map(name).collect(), http.flatten().map(name).collect())
+}

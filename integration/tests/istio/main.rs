@@ -1,0 +1,4 @@
+//! Stale Guard on what istiod generates.
+
+mod loads;
+mod same_ip;
