@@ -53,6 +53,8 @@ pub struct Setup {
     settings: Settings,
     options: Options,
     validator: bool,
+    istio_version: String,
+    manifests: Option<PathBuf>,
     objects: Vec<String>,
     edit: Vec<Edit>,
 }
@@ -101,6 +103,18 @@ pub fn inbound_cluster(service: &str, port: u16) -> String {
     format!("inbound-vip|{port}|http|{service}.default.svc.cluster.local")
 }
 
+// === impl Guard ===
+
+impl Guard {
+    fn overlay(self) -> Result<&'static str> {
+        match self {
+            Self::Stock => bail!("nothing is installed"),
+            Self::Observe => Ok("observe"),
+            Self::Enforce => Ok("enforce"),
+        }
+    }
+}
+
 // === impl Setup ===
 
 impl Setup {
@@ -113,6 +127,8 @@ impl Setup {
             settings: Settings::default(),
             options: Options::default(),
             validator: false,
+            istio_version: ISTIO_VERSION.to_owned(),
+            manifests: None,
             objects: vec![echo.yaml()],
             edit: Vec::new(),
         }
@@ -137,6 +153,20 @@ impl Setup {
     #[must_use]
     pub fn validator(mut self) -> Self {
         self.validator = true;
+        self
+    }
+
+    /// What the waypoint says its Istio is; the manifests' `proxyVersion` looks at it.
+    #[must_use]
+    pub fn istio_version(mut self, version: &str) -> Self {
+        version.clone_into(&mut self.istio_version);
+        self
+    }
+
+    /// Another folder of manifests below `envoy-config/istio`.
+    #[must_use]
+    pub fn overlay(mut self, folder: &str) -> Self {
+        self.manifests = Some(folder.into());
         self
     }
 
@@ -173,7 +203,11 @@ impl Setup {
         let mut overrides = lab_override();
         let mut options = self.options;
         if self.guard != Guard::Stock {
-            let manifests = manifests(&istiod, self.guard, &self.edit).await?;
+            let overlay = match self.manifests {
+                Some(folder) => folder,
+                None => Path::new("waypoint/overlays").join(self.guard.overlay()?),
+            };
+            let manifests = manifests(&istiod, &overlay, &self.edit).await?;
             istiod.apply(&manifests).await?;
             merge(&mut overrides, bootstrap_override(&manifests)?);
             options.module = Some(match options.module {
@@ -193,7 +227,7 @@ impl Setup {
                 .map(str::to_owned),
         );
         options.args.push(overrides.to_string());
-        let bootstrap = bootstrap(&istiod, folder.path()).await?;
+        let bootstrap = bootstrap(&istiod, folder.path(), &self.istio_version).await?;
         let identity = authority.issue(&spiffe_id("default", "waypoint"))?;
         let sds = Sds::start(&folder.path().join("SDS"), &authority, identity)?;
         let agent = Agent::start(&folder.path().join("XDS"), &proxy, istiod.ads())?;
@@ -458,17 +492,14 @@ impl Reply {
 }
 
 /// The shipped manifests, as kustomize builds them.
-async fn manifests(istiod: &Istiod, guard: Guard, edit: &[Edit]) -> Result<String> {
-    let overlay = match guard {
-        Guard::Stock => bail!("nothing is installed"),
-        Guard::Observe => "observe",
-        Guard::Enforce => "enforce",
-    };
-    let built = istiod.kustomize(&folder().join("waypoint/overlays").join(overlay)).await?;
+async fn manifests(istiod: &Istiod, overlay: &Path, edit: &[Edit]) -> Result<String> {
+    let built = istiod.kustomize(&folder().join(overlay)).await?;
     Ok(edit.iter().fold(built, |yaml, edit| edit(yaml)))
 }
 
-fn folder() -> PathBuf {
+/// The manifests for Istio.
+#[must_use]
+pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../envoy-config/istio")
 }
 
@@ -505,10 +536,10 @@ fn merge(into: &mut Value, from: Value) {
 }
 
 /// pilot-agent's bootstrap, with the agent's sockets in `folder`, without Istio's own bootstrap extension.
-async fn bootstrap(istiod: &Istiod, folder: &Path) -> Result<Bootstrap> {
+async fn bootstrap(istiod: &Istiod, folder: &Path, version: &str) -> Result<Bootstrap> {
     let proxy = json!({
         "type": "waypoint", "name": "waypoint", "namespace": "default", "ip": WAYPOINT_IP.to_string(),
-        "service_account": "waypoint", "istio_version": ISTIO_VERSION, "config_path": folder,
+        "service_account": "waypoint", "istio_version": version, "config_path": folder,
         "labels": {
             "gateway.networking.k8s.io/gateway-name": "waypoint",
             "gateway.istio.io/managed": "istio.io-mesh-controller",

@@ -1,4 +1,6 @@
-//! Stale Guard on what istiod generates.
+//! Stale Guard on what istiod generates: the manifests as shipped, istiod's own code, Envoy's release binary.
 
 mod loads;
+mod manifests;
 mod same_ip;
+mod scenes;
