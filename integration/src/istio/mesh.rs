@@ -73,6 +73,7 @@ pub struct IstioMesh {
     pub fabric: Fabric,
     /// The mesh's certificate authority.
     pub authority: Authority,
+    guard: Guard,
     client: Netns,
     proxy: Netns,
     settings: Settings,
@@ -240,6 +241,7 @@ impl Setup {
             sds,
             fabric,
             authority,
+            guard: self.guard,
             client,
             proxy,
             settings: self.settings,
@@ -256,6 +258,12 @@ impl Setup {
 // === impl IstioMesh ===
 
 impl IstioMesh {
+    /// What of Stale Guard is installed.
+    #[must_use]
+    pub fn guard(&self) -> Guard {
+        self.guard
+    }
+
     /// Lets the client reach a service under `name`: its ztunnel sends what goes to `address` to the waypoint.
     ///
     /// # Errors
@@ -328,17 +336,24 @@ impl IstioMesh {
     }
 
     /// Waits until the module's page says so of an address: `present` or `gone`, and at least so many
-    /// removals.
+    /// removals. On stock Envoy there is nobody to wait for.
     ///
     /// # Errors
     /// It does not.
     pub async fn seen(&self, ip: IpAddr, presence: &str, removals: u64) -> Result<()> {
-        self.eventually(&format!("{ip} {presence} after {removals} removals"), async || {
+        if self.guard == Guard::Stock {
+            return Ok(());
+        }
+        let what = format!("{ip} {presence} after {removals} removals");
+        let look = self.eventually(&what, async || {
             let page = self.page(ip).await?;
             let is = page.get("presence").and_then(Value::as_str) == Some(presence);
             Ok(is && page.get("removals").and_then(Value::as_u64) >= Some(removals))
-        })
-        .await
+        });
+        match look.await {
+            Ok(()) => Ok(()),
+            Err(error) => Err(error.context(self.envoy.admin().get("/stale-guard").await?)),
+        }
     }
 
     /// What the module's page says of an address.
