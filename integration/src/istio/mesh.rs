@@ -335,6 +335,19 @@ impl IstioMesh {
         .await
     }
 
+    /// Waits until the module knows at least so many addresses that are listed. On stock Envoy there is nobody
+    /// to wait for.
+    ///
+    /// # Errors
+    /// It does not.
+    pub async fn known(&self, addresses: u64) -> Result<()> {
+        if self.guard == Guard::Stock {
+            return Ok(());
+        }
+        let listed = |listed| listed >= addresses;
+        self.envoy.admin().wait_for_stat("dynamicmodulescustom.endpoints_listed", WITHIN, listed).await.map(drop)
+    }
+
     /// Waits until the module's page says so of an address: `present` or `gone`, and at least so many
     /// removals. On stock Envoy there is nobody to wait for.
     ///

@@ -10,6 +10,7 @@ use crate::scenes::{Feed, address, broken, first, ip, warm};
 /// The pod terminates, is gone without a FIN, and another one, of service `app`, begins on its address: each
 /// step as Kubernetes takes it, each pushed before the next. The proxy's own connections to the pod have ended
 /// by then, so that nothing is retransmitted to the successor.
+#[must_use = "the pod ends with it"]
 async fn replace(mesh: &IstioMesh, old: Pod, name: &str, app: &str) -> Pod {
     let (addr, ip) = (old.addr(), old.ip());
     mesh.istiod.step(old.name(), "terminate").await.unwrap();
@@ -61,7 +62,7 @@ async fn on_stock_istio_it_fails() {
 async fn observe_sees_the_removal_and_the_fault_stays() {
     let mesh = Feed::Polls139.setup(Guard::Observe).start().await.unwrap();
     let old = warm(&mesh, "old").await;
-    replace(&mesh, old, "new", "echo").await;
+    let _new = replace(&mesh, old, "new", "echo").await;
     let reply = first(&mesh, Method::POST, "echo").await;
     assert_eq!((reply.status, broken(&mesh).await), (StatusCode::SERVICE_UNAVAILABLE, 1), "{reply:?}");
 }
@@ -73,7 +74,7 @@ async fn an_address_that_moves_to_another_service_is_fenced_too() {
         let mut mesh = Feed::Polls139.setup(guard).objects(shop.yaml()).start().await.unwrap();
         mesh.reach("shop", address("10.96.1.2:80")).unwrap();
         let old = warm(&mesh, "old").await;
-        replace(&mesh, old, "shop-1", "shop").await;
+        let _new = replace(&mesh, old, "shop-1", "shop").await;
         let reply = first(&mesh, Method::POST, "shop").await;
         assert_eq!(reply.status, expected, "{guard:?}: {reply:?}");
         assert_eq!(broken(&mesh).await, u64::from(guard == Guard::Stock), "{guard:?}: dead connections touched");

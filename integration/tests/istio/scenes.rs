@@ -47,7 +47,7 @@ pub(crate) async fn warm(mesh: &IstioMesh, name: &str) -> Pod {
     let first = first(mesh, Method::GET, "echo").await;
     assert_eq!((first.status, first.pod()), (StatusCode::OK, Some(name)), "before the fault: {first:?}");
     // By polls, an endpoint that came and went between two of them was never there.
-    mesh.seen(pod.ip(), "present", 0).await.unwrap();
+    mesh.known(1).await.unwrap();
     pod
 }
 
