@@ -499,7 +499,11 @@ impl IstioMesh {
         Ok(outbound.addr())
     }
 
-    async fn eventually(&self, what: &str, look: impl AsyncFn() -> Result<bool>) -> Result<()> {
+    /// Looks again and again until the look is true.
+    ///
+    /// # Errors
+    /// It does not become so.
+    pub async fn eventually(&self, what: &str, look: impl AsyncFn() -> Result<bool>) -> Result<()> {
         let deadline = Instant::now() + WITHIN;
         while !look().await? {
             ensure!(Instant::now() < deadline, "not within {WITHIN:?}: {what}");

@@ -8,6 +8,7 @@ use http::{Method, StatusCode};
 use lab::envoy::Binary;
 use lab::istio::{Guard, IstioMesh, Reply, Setup};
 use lab::pod::Pod;
+use lab::ztunnel::Tunnel;
 
 /// How the module learns of endpoints, and on which Envoy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,4 +72,10 @@ pub(crate) async fn broken(mesh: &IstioMesh) -> u64 {
     let stats = stats.unwrap();
     assert_eq!(stats.len(), 1, "the statistic is kept: {stats:?}");
     stats.values().sum()
+}
+
+/// Waits until no tunnel to the pod is open: the proxy has given up its connections to a removed endpoint.
+pub(crate) async fn tunnels_closed(pod: &Pod) {
+    let closed = |tunnels: &[Tunnel]| tunnels.iter().all(|tunnel| tunnel.closed.is_some()).then_some(());
+    pod.ztunnel().unwrap().tunnels().wait_for("the last tunnel's end", closed).await.unwrap();
 }
