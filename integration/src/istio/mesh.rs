@@ -74,6 +74,7 @@ pub struct IstioMesh {
     /// The mesh's certificate authority.
     pub authority: Authority,
     guard: Guard,
+    manifests: Option<String>,
     client: Netns,
     proxy: Netns,
     settings: Settings,
@@ -203,6 +204,7 @@ impl Setup {
         }
         let mut overrides = lab_override();
         let mut options = self.options;
+        let mut installed = None;
         if self.guard != Guard::Stock {
             let overlay = match self.manifests {
                 Some(folder) => folder,
@@ -211,6 +213,7 @@ impl Setup {
             let manifests = manifests(&istiod, &overlay, &self.edit).await?;
             istiod.apply(&manifests).await?;
             merge(&mut overrides, bootstrap_override(&manifests)?);
+            installed = Some(manifests);
             options.module = Some(match options.module {
                 Some(module) => module,
                 None => module()?,
@@ -242,6 +245,7 @@ impl Setup {
             fabric,
             authority,
             guard: self.guard,
+            manifests: installed,
             client,
             proxy,
             settings: self.settings,
@@ -262,6 +266,12 @@ impl IstioMesh {
     #[must_use]
     pub fn guard(&self) -> Guard {
         self.guard
+    }
+
+    /// The manifests as they were applied; none on stock Istio.
+    #[must_use]
+    pub fn manifests(&self) -> Option<&str> {
+        self.manifests.as_deref()
     }
 
     /// Lets the client reach a service under `name`: its ztunnel sends what goes to `address` to the waypoint.
@@ -419,7 +429,7 @@ impl IstioMesh {
     }
 
     /// istiod ends; streams to it end too, and new ones are refused by the agent.
-    pub async fn stop_istiod(&mut self) {
+    pub fn stop_istiod(&self) {
         self.agent.set(AgentPath::Refused);
     }
 
