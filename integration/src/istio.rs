@@ -15,6 +15,6 @@ mod sds;
 
 pub use agent::{Agent, Path as AgentPath};
 pub use istiod::{Debounce, Istiod, Settings};
-pub use mesh::{Guard, IstioMesh, Reply, Setup, WAYPOINT_IP, folder, inbound_cluster};
+pub use mesh::{Guard, IstioMesh, Reply, Setup, WAYPOINT_IP, bootstrap, bootstrap_override, folder, inbound_cluster};
 pub use outbound::Outbound;
 pub use sds::Sds;

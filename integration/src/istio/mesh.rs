@@ -223,7 +223,10 @@ impl Setup {
             let standalone = Bootstrap::load()?;
             let place = "/dynamic_resources/ads_config/config_validators";
             let validators = standalone.value().pointer(place).context("no config validators")?;
-            merge(&mut overrides, json!({ "dynamic_resources": { "ads_config": { "config_validators": validators } } }));
+            merge(
+                &mut overrides,
+                json!({ "dynamic_resources": { "ads_config": { "config_validators": validators } } }),
+            );
         }
         // As pilot-agent runs Envoy.
         options.args.extend(
@@ -231,7 +234,7 @@ impl Setup {
                 .map(str::to_owned),
         );
         options.args.push(overrides.to_string());
-        let bootstrap = bootstrap(&istiod, folder.path(), &self.istio_version).await?;
+        let bootstrap = bootstrap(&istiod, folder.path(), "waypoint", &self.istio_version).await?;
         let identity = authority.issue(&spiffe_id("default", "waypoint"))?;
         let sds = Sds::start(&folder.path().join("SDS"), &authority, identity)?;
         let agent = Agent::start(&folder.path().join("XDS"), &proxy, istiod.ads())?;
@@ -546,7 +549,10 @@ pub fn folder() -> PathBuf {
 }
 
 /// The bootstrap override in the manifests, as pilot-agent reads it from the pod.
-fn bootstrap_override(manifests: &str) -> Result<Value> {
+///
+/// # Errors
+/// There is none.
+pub fn bootstrap_override(manifests: &str) -> Result<Value> {
     for document in manifests.split("\n---\n") {
         let object: Value = serde_saphyr::from_str(document).context("manifest")?;
         let Some(deployment) = object.pointer("/data/deployment").and_then(Value::as_str) else { continue };
@@ -577,13 +583,17 @@ fn merge(into: &mut Value, from: Value) {
     }
 }
 
-/// pilot-agent's bootstrap, with the agent's sockets in `folder`, without Istio's own bootstrap extension.
-async fn bootstrap(istiod: &Istiod, folder: &Path, version: &str) -> Result<Bootstrap> {
+/// pilot-agent's bootstrap of a `waypoint` or of a gateway (`router`), with the agent's sockets in `folder`, and
+/// without Istio's own bootstrap extension, which upstream's Envoy lacks.
+///
+/// # Errors
+/// istiod-lab does not answer.
+pub async fn bootstrap(istiod: &Istiod, folder: &Path, kind: &str, version: &str) -> Result<Bootstrap> {
     let proxy = json!({
-        "type": "waypoint", "name": "waypoint", "namespace": "default", "ip": WAYPOINT_IP.to_string(),
-        "service_account": "waypoint", "istio_version": version, "config_path": folder,
+        "type": kind, "name": kind, "namespace": "default", "ip": WAYPOINT_IP.to_string(),
+        "service_account": kind, "istio_version": version, "config_path": folder,
         "labels": {
-            "gateway.networking.k8s.io/gateway-name": "waypoint",
+            "gateway.networking.k8s.io/gateway-name": kind,
             "gateway.istio.io/managed": "istio.io-mesh-controller",
         },
     });

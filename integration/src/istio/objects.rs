@@ -104,7 +104,8 @@ impl Service {
     #[must_use]
     pub fn yaml(&self) -> String {
         let Self { name, ip, .. } = self;
-        let mut text = format!("apiVersion: v1\nkind: Service\nmetadata:\n  name: {name}\n  namespace: default\n  labels:\n");
+        let mut text =
+            format!("apiVersion: v1\nkind: Service\nmetadata:\n  name: {name}\n  namespace: default\n  labels:\n");
         for (label, value) in &self.labels {
             let _ = writeln!(text, "    {label}: \"{value}\"");
         }

@@ -1,8 +1,8 @@
 //! istiod's configuration with our EnvoyFilter loads, and the filters stand where they should.
 
 use http::StatusCode;
-use lab::istio::{Guard, IstioMesh, Setup, folder};
 use lab::istio::objects::Service;
+use lab::istio::{Guard, IstioMesh, Setup, folder};
 use lab::pod::PodSpec;
 use serde_json::Value;
 
@@ -28,7 +28,11 @@ async fn istiods_configuration_loads_with_the_filters_in_their_places() {
     for feed in Feed::ALL {
         // It settles only if Envoy refuses nothing.
         let mut mesh = busy(feed.setup(Guard::Enforce)).start().await.unwrap();
-        assert_eq!(mesh.filters("connect_originate").await.unwrap(), [tunnel(&[FENCE, GENERATION, TCP_PROXY])], "{feed:?}");
+        assert_eq!(
+            mesh.filters("connect_originate").await.unwrap(),
+            [tunnel(&[FENCE, GENERATION, TCP_PROXY])],
+            "{feed:?}"
+        );
         let terminate = mesh.filters("connect_terminate").await.unwrap();
         let (_, _, http) = &terminate[0];
         assert!(!http.iter().any(|name| name == RETRY), "{feed:?}: the listener that ends HBONE sees only CONNECT");
@@ -40,7 +44,10 @@ async fn istiods_configuration_loads_with_the_filters_in_their_places() {
         }
         for (name, network, http) in &chains {
             if http.is_empty() {
-                assert!(!network.iter().any(|filter| filter.starts_with("stale_guard")), "{feed:?}: {name} {network:?}");
+                assert!(
+                    !network.iter().any(|filter| filter.starts_with("stale_guard")),
+                    "{feed:?}: {name} {network:?}"
+                );
                 continue;
             }
             let last: Vec<&str> = http.iter().rev().take(2).map(String::as_str).collect();
@@ -50,7 +57,10 @@ async fn istiods_configuration_loads_with_the_filters_in_their_places() {
         let shop = chains.iter().find(|(name, ..)| name.contains("80|http|shop")).unwrap();
         assert!(shop.2.iter().any(|filter| filter == "envoy.filters.http.rbac"), "the policy is in force: {shop:?}");
         // Traffic through the VirtualService's subset, the HTTPRoute and the policy.
-        let pod = mesh.pod_with(PodSpec { ports: vec![8080, 8081, 9000], ..PodSpec::new("shop-1", ip("10.244.1.2")) }).await.unwrap();
+        let pod = mesh
+            .pod_with(PodSpec { ports: vec![8080, 8081, 9000], ..PodSpec::new("shop-1", ip("10.244.1.2")) })
+            .await
+            .unwrap();
         mesh.announce(&pod, "shop").await.unwrap();
         mesh.listed("shop", &[address("10.244.1.2:8080")]).await.unwrap();
         mesh.reach("shop", address("10.96.1.2:80")).unwrap();
@@ -114,7 +124,8 @@ async fn the_mesh_settings_reach_the_waypoint() {
     let setup = Feed::Polls139.setup(Guard::Enforce).istiod(|istiod| istiod.mesh = settings);
     let mesh = setup.start().await.unwrap();
     let cluster = cluster(&mesh, "connect_originate").await;
-    let options = &cluster["typed_extension_protocol_options"]["envoy.extensions.upstreams.http.v3.HttpProtocolOptions"];
+    let options =
+        &cluster["typed_extension_protocol_options"]["envoy.extensions.upstreams.http.v3.HttpProtocolOptions"];
     assert_eq!(options["common_http_protocol_options"]["idle_timeout"], "300s", "{cluster:#}");
     assert_eq!(cluster["connect_timeout"], "5s");
     let dump = mesh.config_dump().await.unwrap().to_string();

@@ -1,6 +1,7 @@
 //! The manifests: what the API server and istiod's own controller make of them.
 
-use lab::istio::{Istiod, Settings, folder};
+use lab::envoy::{Binary, Envoy, Options, module};
+use lab::istio::{Istiod, Settings, bootstrap_override, folder};
 use lab::netns::Netns;
 use serde_json::Value;
 
@@ -74,6 +75,25 @@ async fn the_image_volume_takes_the_init_containers_place() {
     let volume = named(&pod["volumes"], "stale-guard");
     assert_eq!(volume["image"]["reference"], "registry.example/stale-guard:dev");
     assert_proxy(pod, "image volume");
+}
+
+/// A gateway's listener connect_originate comes from the bootstrap: Envoy accepts it over pilot-agent's own.
+#[tokio::test(flavor = "multi_thread")]
+async fn envoy_accepts_the_overrides_over_pilot_agents_bootstrap() {
+    let istiod = istiod().await;
+    let folder = tempfile::tempdir().unwrap();
+    for (overlay, kind) in [(GATEWAYS[0], "router"), (GATEWAYS[1], "router"), (WAYPOINTS[1], "waypoint")] {
+        let overrides = bootstrap_override(&built(&istiod, overlay).await).unwrap();
+        let bootstrap = lab::istio::bootstrap(&istiod, folder.path(), kind, "1.31.0").await.unwrap();
+        for version in ["1.39.3", "1.40.0"] {
+            let mut options = Options { module: Some(module().unwrap()), ..Options::default() };
+            options.binary = Some(Binary::version(version).unwrap());
+            options.args = vec!["--config-yaml".to_owned(), overrides.to_string()];
+            let netns = Netns::new("validate").unwrap();
+            let validation = Envoy::validate(&netns, &bootstrap, &options).await.unwrap();
+            assert!(validation.status.success(), "{overlay} on {version}: {}", validation.log);
+        }
+    }
 }
 
 /// The gateway's fence is written out twice; nothing but the mode and the attempts may differ.

@@ -68,7 +68,8 @@ pub(crate) async fn first(mesh: &IstioMesh, method: Method, service: &str) -> Re
 
 /// Outer connections that broke under a tunnel: 0 says that no dead one was touched.
 pub(crate) async fn broken(mesh: &IstioMesh) -> u64 {
-    let stats = mesh.envoy.admin().stats(r"^cluster\.connect_originate;?\.upstream_cx_destroy_remote_with_active_rq$").await;
+    let stats =
+        mesh.envoy.admin().stats(r"^cluster\.connect_originate;?\.upstream_cx_destroy_remote_with_active_rq$").await;
     let stats = stats.unwrap();
     assert_eq!(stats.len(), 1, "the statistic is kept: {stats:?}");
     stats.values().sum()
