@@ -100,7 +100,7 @@ async fn envoy_accepts_the_overrides_over_pilot_agents_bootstrap() {
 #[test]
 fn the_gateways_two_deployments_differ_in_mode_and_attempts_alone() {
     let read = |path: &str| std::fs::read_to_string(folder().join(path)).unwrap();
-    let observe = read("ingress/base/deployment.yaml").replace("mode: observe", "mode: enforce");
+    let observe = read("ingress/module/deployment.yaml").replace("mode: observe", "mode: enforce");
     let enforce = read("ingress/overlays/enforce/deployment.yaml");
     let enforce: Vec<&str> = enforce.lines().filter(|line| line.trim() != "max_connect_attempts: 2").collect();
     assert_eq!(observe.lines().collect::<Vec<_>>(), enforce);
