@@ -272,6 +272,8 @@ fn command(folder: &Path, bootstrap: &Bootstrap, options: &Options) -> Result<Co
         .arg(config)
         .args(["--concurrency", &options.workers.to_string()])
         .args(["--log-level", &options.log_level])
+        // cargo's would let Envoy find a module that the test did not give it.
+        .env_remove("LD_LIBRARY_PATH")
         // Tests read the access log.
         .args(["--file-flush-interval-msec", "50"])
         .args(&options.args)

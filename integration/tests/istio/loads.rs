@@ -1,5 +1,7 @@
 //! istiod's configuration with our EnvoyFilter loads, and the filters stand where they should.
 
+use std::time::Duration;
+
 use http::StatusCode;
 use lab::istio::objects::Service;
 use lab::istio::{Guard, IstioMesh, Setup, folder};
@@ -13,6 +15,8 @@ const GENERATION: &str = "stale_guard.generation";
 const RETRY: &str = "stale_guard.retry";
 const TCP_PROXY: &str = "envoy.filters.network.tcp_proxy";
 const ROUTER: &str = "envoy.filters.http.router";
+
+const WITHIN: Duration = Duration::from_secs(10);
 
 /// What a busy namespace may have beside a waypoint.
 const POLICIES: &str = include_str!("policies.yaml");
@@ -109,6 +113,24 @@ async fn a_proxy_of_an_older_istio_is_left_alone() {
     warm(&mesh, "first").await;
 }
 
+/// The wrong order: the filters before the file. A proxy that runs keeps what it has; one that begins has no
+/// connect_originate, and every tunnel of it fails.
+#[tokio::test(flavor = "multi_thread")]
+async fn filters_before_the_file_are_refused_by_running_proxies_and_fatal_to_new_ones() {
+    let mesh = Feed::Polls139.setup(Guard::Stock).start().await.unwrap();
+    let pod = warm(&mesh, "first").await;
+    let manifests = mesh.istiod.kustomize(&folder().join("waypoint/overlays/enforce")).await.unwrap();
+    let filter = manifests.split("\n---\n").find(|object| object.contains("kind: EnvoyFilter")).unwrap().to_owned();
+    mesh.istiod.apply(&filter).await.unwrap();
+    let refused = mesh.eventually("a refusal", async || Ok(mesh.istiod.settled(1, WITHIN).await.is_err()));
+    refused.await.unwrap();
+    assert_eq!(mesh.filters("connect_originate").await.unwrap(), [tunnel(&[TCP_PROXY])], "the old listener stays");
+    assert_eq!(mesh.get("echo", "/").await.unwrap().status, StatusCode::OK);
+    drop((mesh, pod));
+    let error = Feed::Polls139.setup(Guard::Stock).objects(filter).start().await.err().expect("a listener is refused");
+    assert!(format!("{error:#}").contains("connect_originate"), "{error:#}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn one_filter_in_the_root_namespace_reaches_every_waypoint() {
     let mesh = Feed::Polls139.setup(Guard::Enforce).overlay("all-waypoints/enforce").start().await.unwrap();
@@ -138,7 +160,7 @@ async fn a_renewed_certificate_leaves_open_connections_alone() {
     let mesh = Feed::Polls139.setup(Guard::Enforce).start().await.unwrap();
     let pod = warm(&mesh, "first").await;
     let identity = mesh.authority.issue("spiffe://cluster.local/ns/default/sa/waypoint").unwrap();
-    mesh.sds.rotate(identity, std::time::Duration::from_secs(10)).await.unwrap();
+    mesh.sds.rotate(identity, WITHIN).await.unwrap();
     assert_eq!(mesh.get("echo", "/").await.unwrap().status, StatusCode::OK);
     assert_eq!(pod.ztunnel().unwrap().connections().log().len(), 1, "the outer connection is the one from before");
     let second = mesh.pod("second", 2).await.unwrap();

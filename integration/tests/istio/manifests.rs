@@ -92,6 +92,10 @@ async fn envoy_accepts_the_overrides_over_pilot_agents_bootstrap() {
             let netns = Netns::new("validate").unwrap();
             let validation = Envoy::validate(&netns, &bootstrap, &options).await.unwrap();
             assert!(validation.status.success(), "{overlay} on {version}: {}", validation.log);
+            // Without the file Envoy does not start, and the rollout stops at its first pod.
+            options.module = None;
+            let validation = Envoy::validate(&netns, &bootstrap, &options).await.unwrap();
+            assert!(!validation.status.success(), "{overlay} on {version} without the file");
         }
     }
 }
