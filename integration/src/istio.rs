@@ -7,6 +7,8 @@
 //! and the API server, whose part the Go program plays.
 
 mod agent;
+mod client;
+mod install;
 mod istiod;
 mod mesh;
 pub mod objects;
@@ -14,7 +16,9 @@ mod outbound;
 mod sds;
 
 pub use agent::{Agent, Path as AgentPath};
+pub use client::Reply;
+pub use install::{bootstrap, bootstrap_override, folder};
 pub use istiod::{Debounce, Istiod, Settings};
-pub use mesh::{Guard, IstioMesh, Reply, Setup, WAYPOINT_IP, bootstrap, bootstrap_override, folder, inbound_cluster};
+pub use mesh::{Guard, IstioMesh, Setup, WAYPOINT_IP, inbound_cluster};
 pub use outbound::Outbound;
 pub use sds::Sds;

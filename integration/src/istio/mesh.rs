@@ -3,24 +3,19 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use bytes::Bytes;
-use http::{HeaderMap, Method, Request, StatusCode};
-use http_body_util::{BodyExt, Full};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use super::install::{Edit, bootstrap, bootstrap_override, lab_override, manifests, merge};
 use super::objects::{self, UPSTREAM_ENVOY};
 use super::{Agent, AgentPath, Istiod, Outbound, Sds, Settings};
 use crate::bootstrap::Bootstrap;
 use crate::certs::{Authority, spiffe_id};
 use crate::envoy::{Envoy, Options, module};
-use crate::load::{Connector, connector};
 use crate::netns::{Fabric, Link, Netns};
 use crate::pod::{Pod, PodSpec};
 use crate::ztunnel::HBONE_PORT;
@@ -43,9 +38,6 @@ pub enum Guard {
     /// `envoy-config/istio/waypoint/overlays/enforce`.
     Enforce,
 }
-
-/// A change to the manifests' YAML before they are applied.
-type Edit = Box<dyn Fn(String) -> String + Send>;
 
 /// What a mesh is started with.
 pub struct Setup {
@@ -75,28 +67,13 @@ pub struct IstioMesh {
     pub authority: Authority,
     guard: Guard,
     manifests: Option<String>,
-    client: Netns,
+    pub(super) client: Netns,
     proxy: Netns,
     settings: Settings,
-    outbounds: BTreeMap<String, Outbound>,
-    next_id: AtomicUsize,
+    pub(super) outbounds: BTreeMap<String, Outbound>,
+    pub(super) next_id: AtomicUsize,
     _links: [Link; 2],
     _folder: TempDir,
-}
-
-/// One request's answer as its client saw it.
-#[derive(Debug)]
-pub struct Reply {
-    /// The id that the request carried.
-    pub id: String,
-    /// The status.
-    pub status: StatusCode,
-    /// The answer's headers.
-    pub headers: HeaderMap,
-    /// The answer's body.
-    pub body: Bytes,
-    /// Time from sending to the end of the body.
-    pub took: Duration,
 }
 
 /// The name of the EDS cluster that istiod makes for a service's port.
@@ -450,68 +427,6 @@ impl IstioMesh {
         Ok(())
     }
 
-    /// Opens connections to a service, as its client does.
-    ///
-    /// # Errors
-    /// The service was not made reachable.
-    pub fn connector(&self, service: &str) -> Result<Connector> {
-        let (client, addr) = (self.client.clone(), self.outbound(service)?);
-        Ok(connector(move || {
-            let client = client.clone();
-            async move { client.tcp_connect(addr).await }
-        }))
-    }
-
-    /// A GET; see [`Self::send`].
-    ///
-    /// # Errors
-    /// No answer came.
-    pub async fn get(&self, service: &str, path: &str) -> Result<Reply> {
-        self.send(service, self.request(Method::GET, path).body(Bytes::new())?).await
-    }
-
-    /// A POST with a small body; see [`Self::send`].
-    ///
-    /// # Errors
-    /// No answer came.
-    pub async fn post(&self, service: &str, path: &str) -> Result<Reply> {
-        self.send(service, self.request(Method::POST, path).body(Bytes::from_static(b"one order"))?).await
-    }
-
-    /// The beginning of a request with an id of its own.
-    #[must_use]
-    pub fn request(&self, method: Method, path: &str) -> http::request::Builder {
-        let id = format!("{}-{}", method.as_str().to_lowercase(), self.next_id.fetch_add(1, Ordering::Relaxed));
-        Request::builder().method(method).uri(path).header("x-request-id", id)
-    }
-
-    /// Sends a request on a connection of its own, through the client's ztunnel, and reads the whole answer.
-    ///
-    /// # Errors
-    /// No answer came.
-    pub async fn send(&self, service: &str, mut request: Request<Bytes>) -> Result<Reply> {
-        let start = Instant::now();
-        if !request.headers().contains_key("host") {
-            request.headers_mut().insert("host", format!("{service}.default.svc.cluster.local").parse()?);
-        }
-        let id = request.headers().get("x-request-id").and_then(|id| id.to_str().ok()).unwrap_or_default().to_owned();
-        let exchange = async {
-            let socket = self.client.tcp_connect(self.outbound(service)?).await.context("connect to the ztunnel")?;
-            let (mut sender, connection) = http1::handshake(TokioIo::new(socket)).await?;
-            tokio::spawn(connection);
-            let (head, body) = sender.send_request(request.map(Full::new)).await?.into_parts();
-            anyhow::Ok((head, body.collect().await?.to_bytes()))
-        };
-        let answer = tokio::time::timeout(2 * WITHIN, exchange).await;
-        let (head, body) = answer.with_context(|| format!("request {id} hangs"))??;
-        Ok(Reply { id, status: head.status, headers: head.headers, body, took: start.elapsed() })
-    }
-
-    fn outbound(&self, service: &str) -> Result<SocketAddr> {
-        let outbound = self.outbounds.get(service).with_context(|| format!("{service} is not reachable"))?;
-        Ok(outbound.addr())
-    }
-
     /// Looks again and again until the look is true.
     ///
     /// # Errors
@@ -524,87 +439,6 @@ impl IstioMesh {
         }
         Ok(())
     }
-}
-
-// === impl Reply ===
-
-impl Reply {
-    /// The pod that answered.
-    #[must_use]
-    pub fn pod(&self) -> Option<&str> {
-        self.headers.get("x-pod")?.to_str().ok()
-    }
-}
-
-/// The shipped manifests, as kustomize builds them.
-async fn manifests(istiod: &Istiod, overlay: &Path, edit: &[Edit]) -> Result<String> {
-    let built = istiod.kustomize(&folder().join(overlay)).await?;
-    Ok(edit.iter().fold(built, |yaml, edit| edit(yaml)))
-}
-
-/// The manifests for Istio.
-#[must_use]
-pub fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../envoy-config/istio")
-}
-
-/// The bootstrap override in the manifests, as pilot-agent reads it from the pod.
-///
-/// # Errors
-/// There is none.
-pub fn bootstrap_override(manifests: &str) -> Result<Value> {
-    for document in manifests.split("\n---\n") {
-        let object: Value = serde_saphyr::from_str(document).context("manifest")?;
-        let Some(deployment) = object.pointer("/data/deployment").and_then(Value::as_str) else { continue };
-        let deployment: Value = serde_saphyr::from_str(deployment).context("overlay of the Deployment")?;
-        let text = deployment.pointer("/spec/template/metadata/annotations/stale-guard~1bootstrap");
-        let text = text.and_then(Value::as_str).context("the overlay has no bootstrap")?;
-        return serde_saphyr::from_str(text).context("bootstrap override");
-    }
-    bail!("the manifests have no overlay of the Deployment")
-}
-
-/// Statistics that the tests read and Istio's proxies do not keep.
-fn lab_override() -> Value {
-    let patterns = ["cluster.", "listener", "http.", "tcp.", "sds."].map(|prefix| json!({ "prefix": prefix }));
-    json!({ "stats_config": { "stats_matcher": { "inclusion_list": { "patterns": patterns } } } })
-}
-
-/// As Envoy merges `--config-yaml`: fields are set, lists are appended to.
-fn merge(into: &mut Value, from: Value) {
-    match (into, from) {
-        (Value::Object(into), Value::Object(from)) => {
-            for (key, value) in from {
-                merge(into.entry(key).or_insert(Value::Null), value);
-            }
-        }
-        (Value::Array(into), Value::Array(from)) => into.extend(from),
-        (into, from) => *into = from,
-    }
-}
-
-/// pilot-agent's bootstrap of a `waypoint` or of a gateway (`router`), with the agent's sockets in `folder`, and
-/// without Istio's own bootstrap extension, which upstream's Envoy lacks.
-///
-/// # Errors
-/// istiod-lab does not answer.
-pub async fn bootstrap(istiod: &Istiod, folder: &Path, kind: &str, version: &str) -> Result<Bootstrap> {
-    let proxy = json!({
-        "type": kind, "name": kind, "namespace": "default", "ip": WAYPOINT_IP.to_string(),
-        "service_account": kind, "istio_version": version, "config_path": folder,
-        "labels": {
-            "gateway.networking.k8s.io/gateway-name": kind,
-            "gateway.istio.io/managed": "istio.io-mesh-controller",
-        },
-    });
-    let bootstrap = Bootstrap::from_yaml(&istiod.bootstrap(&proxy).await?.to_string())?;
-    let extensions = bootstrap.value().pointer("/bootstrap_extensions").and_then(Value::as_array);
-    let mut extensions = extensions.context("no bootstrap extensions")?.clone();
-    extensions.retain(|extension| extension.get("name") != Some(&json!("metadata_discovery")));
-    let sds = format!("{}/load_assignment/endpoints/0/lb_endpoints/0/endpoint", bootstrap.cluster("sds-grpc")?);
-    bootstrap
-        .patch("/bootstrap_extensions", Value::Array(extensions))?
-        .patch(&format!("{sds}/address/pipe/path"), json!(folder.join("SDS")))
 }
 
 /// The listeners of a configuration dump, static and dynamic, in force.
