@@ -7,6 +7,7 @@ pub mod certs;
 pub mod control_plane;
 pub mod envoy;
 pub mod history;
+pub mod istio;
 pub mod load;
 pub mod mesh;
 pub mod netns;
