@@ -53,6 +53,7 @@ mod metrics;
 mod network;
 mod scheduler;
 mod slot;
+mod tagged_sockets;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
@@ -84,6 +85,7 @@ pub use scheduler::{
     Detached, EnvoyBootstrapExtensionConfigScheduler, EnvoyHttpFilterConfigScheduler, EnvoyHttpFilterScheduler,
     EnvoyNetworkFilterConfigScheduler, EnvoyNetworkFilterScheduler,
 };
+pub use tagged_sockets::{Found, SO_SNDTIMEO, SOL_SOCKET, SocketTag, TaggedSockets};
 
 /// What the macros use.
 #[doc(hidden)]
