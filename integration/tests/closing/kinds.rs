@@ -1,0 +1,97 @@
+//! Every way in which a generation ends: what it leaves behind is closed, and nothing else is.
+
+use std::{
+    net::{IpAddr, Ipv6Addr},
+    time::Duration,
+};
+
+use lab::{
+    bootstrap::{Bootstrap, ExtensionPoint, Variant},
+    mesh::{ECHO, Setup, WITHIN},
+    pod::PodSpec,
+    scenes::{fence, hold, outer_open, warm},
+};
+use serde_json::json;
+
+use crate::support::{CLOSED, LEFT_BEHIND, flap, posts};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_a_client_holds_keeps_its_connection_and_is_shown() {
+    let (mesh, pod) = warm(Setup::new(Variant::StaleGuard)).await.unwrap();
+    let stream = hold(&mesh, ECHO, "held").await.unwrap();
+    flap(&mesh, pod.addr()).await;
+    assert_eq!(posts(&mesh, 1).await, 0);
+    mesh.wait_stat(LEFT_BEHIND, |pools| pools == 1).await.unwrap();
+    // A second generation ends and is closed while the first is still held.
+    flap(&mesh, pod.addr()).await;
+    mesh.wait_stat(CLOSED, |closed| closed == 1).await.unwrap();
+    assert!(stream.ended().is_none(), "a request in flight is never broken");
+    stream.release().await.unwrap();
+    assert_eq!(mesh.wait_stat(CLOSED, |closed| closed > 1).await.unwrap(), 2);
+    mesh.wait_stat(LEFT_BEHIND, |pools| pools == 0).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rotation_by_age_closes_the_old_connection() {
+    let (mesh, pod) = warm(Setup::new(Variant::StaleGuard).bootstrap(fence(json!({ "max_connection_age": "1s" })))).await.unwrap();
+    let mut closed = 0;
+    while closed == 0 {
+        assert_eq!(posts(&mesh, 4).await, 0);
+        closed = mesh.stat(CLOSED).await.unwrap();
+        tokio::task::yield_now().await;
+    }
+    assert!(outer_open(&pod) <= 2, "the present connection, and one that may just have ended its time");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gap_of_the_control_plane_closes_every_idle_connection() {
+    let suspect = |bootstrap: Bootstrap| {
+        bootstrap.with_config_fields(ExtensionPoint::Bootstrap, &json!({ "suspect_after": "1s" }))
+    };
+    let (mesh, pod) = warm(Setup::new(Variant::StaleGuard).bootstrap(suspect)).await.unwrap();
+    pod.app().unwrap().close_idle();
+    mesh.control_plane.outage().await;
+    mesh.wait_stat("watch_suspected", |fences| fences > 0).await.unwrap();
+    assert_eq!(mesh.wait_stat(CLOSED, |closed| closed > 0).await.unwrap(), 1);
+    pod.ztunnel().unwrap().connections().wait_closed(0).await.unwrap();
+    assert_eq!(posts(&mesh, 1).await, 0, "the pod is served all the while");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn close_after_removal_ends_the_outer_connection_too() {
+    let closing = fence(json!({ "close_after_removal": "1s", "close_after_removal_jitter": 0 }));
+    let (mesh, pod) = warm(Setup::new(Variant::StaleGuard).bootstrap(closing)).await.unwrap();
+    let mut stream = hold(&mesh, ECHO, "held").await.unwrap();
+    mesh.unlist(ECHO, pod.addr()).await.unwrap();
+    stream.wait_end(WITHIN).await.expect("its time is over");
+    assert_eq!(mesh.wait_stat(CLOSED, |closed| closed > 0).await.unwrap(), 1);
+    pod.ztunnel().unwrap().connections().wait_closed(0).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_with_an_ipv6_address_is_closed_too() {
+    let mesh = Setup::new(Variant::StaleGuard).start().await.unwrap();
+    let ip = IpAddr::V6(Ipv6Addr::new(0xfd00, 0x244, 0, 1, 0, 0, 0, 1));
+    let pod = mesh.pod_with(PodSpec::new("six", ip)).await.unwrap();
+    mesh.list(ECHO, pod.addr()).await.unwrap();
+    assert_eq!(posts(&mesh, 1).await, 0);
+    mesh.unlist(ECHO, pod.addr()).await.unwrap();
+    assert_eq!(mesh.wait_stat(CLOSED, |closed| closed > 0).await.unwrap(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn observe_and_the_switch_leave_every_connection_alone() {
+    for fields in [json!({ "mode": "observe" }), json!({ "close_fenced": false })] {
+        let (mesh, pod) = warm(Setup::new(Variant::StaleGuard).bootstrap(fence(fields.clone()))).await.unwrap();
+        let other = mesh.pod("other", 2).await.unwrap();
+        flap(&mesh, pod.addr()).await;
+        assert_eq!(posts(&mesh, 1).await, 0);
+        // Long enough for the searches that would have come.
+        for _ in 0..3 {
+            flap(&mesh, other.addr()).await;
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        assert_eq!(mesh.stat(CLOSED).await.unwrap(), 0, "{fields}");
+        assert!(outer_open(&pod) >= 1);
+    }
+}
