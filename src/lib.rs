@@ -15,7 +15,7 @@ pub mod status;
 mod sync;
 pub mod watch;
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::Arc;
 
 use envoy_proxy_dynamic_modules_rust_sdk::{
     BootstrapExtensionConfig, ConfigValidatorConfig, EnvoyBootstrapExtensionConfig, EnvoyHttpFilterConfigImpl,
@@ -25,12 +25,19 @@ use envoy_proxy_dynamic_modules_rust_sdk::{
 
 use crate::{
     config::ConfigError,
-    fence::{FenceFilterConfig, config::FenceConfig},
+    fence::FenceFilterConfig,
     retry::filter::RetryConfig,
     status::{StatusExtensionConfig, config::StatusConfig},
     watch::{Validator, config::WatchConfig},
 };
 
+// Not inside `endpoints`, whose source is compiled once more against a scheduler.
+#[cfg(test)]
+#[path = "endpoints/breaks_tests.rs"]
+mod endpoints_breaks_tests;
+#[cfg(test)]
+#[path = "endpoints/close_tests.rs"]
+mod endpoints_close_tests;
 #[cfg(test)]
 #[path = "endpoints/model_tests.rs"]
 mod endpoints_model_tests;
@@ -53,9 +60,9 @@ fn http_filter(
     name: &str,
     config: &[u8],
 ) -> Option<Box<dyn HttpFilterConfig<EnvoyHttpFilterImpl>>> {
-    let explain = Arc::clone(&shared::shared().endpoints);
+    let endpoints = Arc::clone(&shared::shared().endpoints);
     let config =
-        accept(selected(name, "filter_name", retry::PART).and_then(|()| RetryConfig::new(config, envoy, explain)))?;
+        accept(selected(name, "filter_name", retry::PART).and_then(|()| RetryConfig::new(config, envoy, endpoints)))?;
     Some(Box::new(config))
 }
 
@@ -69,11 +76,9 @@ fn network_filter(
     config: &[u8],
 ) -> Option<Box<dyn NetworkFilterConfig<EnvoyNetworkFilterImpl>>> {
     let config = accept(
-        selected(name, "filter_name", fence::config::NAME)
-            .and_then(|()| FenceConfig::parse(config))
-            .and_then(|config| config.checked(shared::shared().ticking.load(Ordering::Relaxed))),
+        selected(name, "filter_name", fence::config::NAME).and_then(|()| FenceFilterConfig::load(config, envoy)),
     )?;
-    Some(Box::new(FenceFilterConfig::new(config, envoy)))
+    Some(Box::new(config))
 }
 
 fn bootstrap_extension(

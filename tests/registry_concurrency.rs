@@ -22,10 +22,13 @@ mod endpoints;
 
 use std::{net::IpAddr, time::Instant};
 
-use endpoints::{Cluster, Endpoints, ResetEvidence, Totals};
+use endpoints::{CloseAfter, Cluster, End, Endpoints, ResetEvidence, Totals};
 use sync::{Arc, AtomicU64, Mutex, Ordering};
 
 const ITERATIONS: usize = 2_000;
+
+const BROKEN: ResetEvidence =
+    ResetEvidence { end: End::Broken, idle: None, waited: Some(std::time::Duration::ZERO), answering: false };
 
 /// A clock that every event moves.
 #[derive(Default)]
@@ -101,7 +104,7 @@ fn run(capacity: usize, workers: usize, addresses: u8, change: Change) {
                         if round % 2 == 0 {
                             drop(oldest);
                         } else {
-                            let _ = oldest.broke(ResetEvidence { established: true, ..ResetEvidence::default() }, now);
+                            let _ = oldest.ended(&BROKEN, worker as u32, now);
                         }
                     }
                 }
@@ -170,6 +173,7 @@ fn a_tunnel_is_closed_after_a_removal_whichever_of_the_two_is_seen_first() {
     shuttle::check_random(
         || {
             let now = Instant::now();
+            let after = |seconds| now + std::time::Duration::from_secs(seconds);
             let endpoints = Endpoints::new(1_024);
             let closed = Arc::new(AtomicU64::new(0));
             let worker = {
@@ -179,20 +183,49 @@ fn a_tunnel_is_closed_after_a_removal_whichever_of_the_two_is_seen_first() {
                     let close = move || {
                         closed.fetch_add(1, Ordering::SeqCst);
                     };
-                    tunnel.close_after_removal(std::time::Duration::from_secs(5), std::sync::Arc::new(close));
+                    let five = CloseAfter { after: std::time::Duration::from_secs(5), jitter: 0.0 };
+                    tunnel.close_after_removal(five, std::sync::Arc::new(close));
                     tunnel
                 })
             };
             endpoints.removed(ip(1), Cluster::named("echo"), false, now);
             let tunnel = worker.join().unwrap();
-            assert_eq!(
-                endpoints.close_removed(now + std::time::Duration::from_secs(4)),
-                Some(now + std::time::Duration::from_secs(5))
-            );
+            endpoints.close_removed(after(4));
             assert_eq!(closed.load(Ordering::SeqCst), 0, "not before its time");
-            assert_eq!(endpoints.close_removed(now + std::time::Duration::from_secs(5)), None);
+            endpoints.close_removed(after(5));
             assert_eq!(closed.load(Ordering::SeqCst), 1, "the tunnel was forgotten");
+            assert!(tunnel.is_due(after(5)));
             drop(tunnel);
+            endpoints.close_removed(after(6));
+            assert_eq!(closed.load(Ordering::SeqCst), 1, "it is over");
+        },
+        ITERATIONS,
+    );
+}
+
+#[test]
+fn a_tunnel_that_ends_while_its_endpoint_leaves_and_its_time_comes_is_told_at_most_once() {
+    shuttle::check_random(
+        || {
+            let now = Instant::now();
+            let endpoints = Endpoints::new(1_024);
+            let closed = Arc::new(AtomicU64::new(0));
+            let mut tunnel = endpoints.open(ip(1), None, now);
+            let told = Arc::clone(&closed);
+            let close = move || {
+                told.fetch_add(1, Ordering::SeqCst);
+            };
+            let at_once = CloseAfter { after: std::time::Duration::ZERO, jitter: 0.0 };
+            tunnel.close_after_removal(at_once, std::sync::Arc::new(close));
+            let worker = shuttle::thread::spawn(move || drop(tunnel));
+            endpoints.removed(ip(1), Cluster::named("echo"), false, now);
+            endpoints.close_removed(now);
+            endpoints.close_removed(now);
+            assert!(closed.load(Ordering::SeqCst) <= 1);
+            worker.join().unwrap();
+            let told = closed.load(Ordering::SeqCst);
+            endpoints.close_removed(now);
+            assert_eq!(closed.load(Ordering::SeqCst), told, "a tunnel that is over is told nothing");
         },
         ITERATIONS,
     );

@@ -1,9 +1,6 @@
 //! Outer connections of one endpoint: when each was born, what it carries, when it was last heard.
 
-use std::{
-    thread::ThreadId,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use super::Generation;
 use crate::sync::{Arc, AtomicU32, AtomicU64, Ordering};
@@ -31,8 +28,6 @@ pub(super) struct Connection {
     pub(super) id: u64,
     pub(super) generation: Generation,
     pub(super) born: Instant,
-    /// The worker that it belongs to, as all of its tunnels do.
-    thread: ThreadId,
     /// Milliseconds after `born`.
     heard: AtomicU64,
     open: AtomicU32,
@@ -43,8 +38,21 @@ pub(super) struct Connection {
 #[derive(Debug, Default)]
 pub(super) struct Connections {
     known: Vec<Arc<Connection>>,
-    /// Open tunnels whose connection is not known: not established yet, or Envoy 1.38.
-    pub(super) unattributed: usize,
+    /// Open tunnels whose connection is not known: not established yet, or Envoy 1.38. Each of them holds it, so
+    /// that one that outlives its entry counts nowhere else.
+    unattributed: Arc<AtomicU32>,
+}
+
+/// An open tunnel whose connection is not known, for as long as it is so.
+#[derive(Debug)]
+pub(super) struct Unattributed(Arc<AtomicU32>);
+
+// === impl Unattributed ===
+
+impl Drop for Unattributed {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 // === impl Connection ===
@@ -108,7 +116,6 @@ impl Connections {
             id,
             generation,
             born: now,
-            thread: std::thread::current().id(),
             heard: AtomicU64::new(0),
             open: AtomicU32::new(0),
             total: AtomicU32::new(0),
@@ -117,17 +124,15 @@ impl Connections {
         (born, true)
     }
 
-    pub(super) fn tunnels(&self) -> usize {
-        let attributed: u32 = self.known.iter().map(|known| known.open.load(Ordering::Relaxed)).sum();
-        self.unattributed + attributed as usize
+    /// A tunnel whose connection is not known yet.
+    pub(super) fn begin(&self) -> Unattributed {
+        self.unattributed.fetch_add(1, Ordering::Relaxed);
+        Unattributed(Arc::clone(&self.unattributed))
     }
 
-    /// The connection that this worker's tunnels are on, where there is no doubt: it has only one.
-    pub(super) fn here(&self, now: Instant) -> Option<ConnectionAge> {
-        let here = std::thread::current().id();
-        let mut open = self.known.iter().filter(|known| known.thread == here && known.open.load(Ordering::Relaxed) > 0);
-        let only = open.next()?;
-        open.next().is_none().then(|| only.age(now))
+    pub(super) fn tunnels(&self) -> usize {
+        let attributed: u32 = self.known.iter().map(|known| known.open.load(Ordering::Relaxed)).sum();
+        (self.unattributed.load(Ordering::Relaxed) + attributed) as usize
     }
 
     pub(super) fn ages(&self, now: Instant) -> Vec<ConnectionAge> {

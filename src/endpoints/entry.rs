@@ -1,20 +1,18 @@
 //! One endpoint: where it is listed, its generation, its connections and its last failure.
 
 use std::{
-    hash::BuildHasher,
     net::IpAddr,
     time::{Duration, Instant},
 };
 
 use super::{
-    Cluster, Generation, Hasher, Rotation,
-    connection::{Connection, ConnectionAge, Connections},
+    Cluster, Generation, Rotation,
+    connection::{ConnectionAge, Connections, Unattributed},
     next,
-    removal::{Close, Closers},
-    reset::ResetClass,
-    tunnel::Closed,
+    reset::Reset,
+    share,
 };
-use crate::sync::{Arc, AtomicU64};
+use crate::sync::AtomicU64;
 
 /// Whether EDS lists an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,8 +44,8 @@ pub struct EndpointView {
     pub tunnels: usize,
     /// Outer connections that are known, newest last.
     pub connections: Vec<ConnectionAge>,
-    /// The last connection failure: its class and the time since.
-    pub last_reset: Option<(ResetClass, Duration)>,
+    /// The last reset, and the time since.
+    pub last_reset: Option<(Reset, Duration)>,
 }
 
 #[derive(Debug)]
@@ -60,12 +58,13 @@ pub(super) struct Entry {
     used: bool,
     /// The next tunnel must get a new generation.
     fenced: bool,
+    /// The newest generation that had tunnels when the endpoint left or returned.
+    left: Option<Generation>,
     removed_by: RemovedBy,
     removals: u64,
     removed_at: Option<Instant>,
     pub(super) connections: Connections,
-    pub(super) closers: Closers,
-    pub(super) last_reset: Option<(Closed, Instant)>,
+    pub(super) last_reset: Option<(Reset, Instant)>,
 }
 
 /// Clusters that removed the endpoint and have not listed it again since.
@@ -116,11 +115,11 @@ impl Entry {
             taken_at: None,
             used: met_before,
             fenced: false,
+            left: None,
             removed_by: RemovedBy { clusters: Vec::new(), more: met_before },
             removals: 0,
             removed_at: None,
             connections: Connections::default(),
-            closers: Closers::default(),
             last_reset: None,
         }
     }
@@ -141,7 +140,8 @@ impl Entry {
         self.fence();
     }
 
-    /// The generation of a tunnel that opens now, and whether it is the first of it.
+    /// The generation of a tunnel that opens now, whether it is the first of it, and its place among the tunnels
+    /// without a connection.
     pub(super) fn open(
         &mut self,
         ip: IpAddr,
@@ -149,7 +149,7 @@ impl Entry {
         rotation: Option<Rotation>,
         counter: &AtomicU64,
         now: Instant,
-    ) -> (Generation, bool) {
+    ) -> (Generation, bool, Unattributed) {
         let fresh = self.fenced || self.generation < suspect_below || self.is_old(ip, rotation, now);
         if fresh {
             self.generation = next(counter);
@@ -158,12 +158,12 @@ impl Entry {
         }
         self.taken_at.get_or_insert(now);
         self.used = true;
-        self.connections.unattributed += 1;
-        (self.generation, fresh)
+        (self.generation, fresh, self.connections.begin())
     }
 
-    pub(super) fn used_directly(&mut self, id: u64, now: Instant) -> (Arc<Connection>, bool) {
-        self.connections.seen(id, self.generation, now)
+    /// Whether the endpoint has left this generation, by a removal or a return.
+    pub(super) fn has_left(&self, generation: Generation) -> bool {
+        self.left.is_some_and(|left| generation <= left)
     }
 
     /// Whether forgetting the entry must raise the floor, for the endpoint not to return to a
@@ -172,26 +172,9 @@ impl Entry {
         self.generation > floor || (self.generation == floor && self.fenced)
     }
 
-    /// What closes the tunnels whose time is over, if the endpoint is still gone, and when the time of
-    /// others is.
-    pub(super) fn due(&self, now: Instant) -> (Vec<Close>, Option<Instant>) {
-        match self.gone_since() {
-            Some(removed_at) => (self.closers.due(removed_at, now), self.closers.next(removed_at, now)),
-            None => (Vec::new(), None),
-        }
-    }
-
     /// When the last cluster gave the endpoint up, if none has listed it since.
     pub(super) fn gone_since(&self) -> Option<Instant> {
         self.removed_at.filter(|_| self.presence == Presence::Gone)
-    }
-
-    pub(super) fn removed_at(&self) -> Option<Instant> {
-        self.removed_at
-    }
-
-    pub(super) fn presence(&self) -> Presence {
-        self.presence
     }
 
     pub(super) fn view(&self, ip: IpAddr, now: Instant) -> EndpointView {
@@ -204,13 +187,16 @@ impl Entry {
             since_removal: self.removed_at.map(|at| now.saturating_duration_since(at)),
             tunnels: self.connections.tunnels(),
             connections: self.connections.ages(now),
-            last_reset: self.last_reset.map(|(closed, at)| (closed.class, now.saturating_duration_since(at))),
+            last_reset: self.last_reset.map(|(reset, at)| (reset, now.saturating_duration_since(at))),
         }
     }
 
     /// Without a tunnel under the present generation there is nothing that a new one could be
     /// confused with, so a removal, its re-add and the other ports of the pod cost one generation.
     fn fence(&mut self) {
+        if self.used {
+            self.left = Some(self.generation);
+        }
         self.fenced |= self.used;
         self.used = false;
     }
@@ -218,8 +204,7 @@ impl Entry {
     fn is_old(&self, ip: IpAddr, rotation: Option<Rotation>, now: Instant) -> bool {
         let (Some(rotation), Some(taken_at)) = (rotation, self.taken_at) else { return false };
         // The same endpoint and generation always draw the same share, so that workers agree.
-        #[expect(clippy::cast_precision_loss, reason = "a share needs no 64 bits")]
-        let share = Hasher::default().hash_one((ip, self.generation)) as f64 / u64::MAX as f64;
+        let share = share((ip, self.generation));
         now.saturating_duration_since(taken_at) >= rotation.max_age.mul_f64(1.0 - rotation.jitter * share)
     }
 }

@@ -22,15 +22,15 @@
 //! after. That tunnel was *opened* before the removal; its pool carries the old generation, which no
 //! later tunnel gets.
 
+mod breaks;
+mod close_deadlines;
 mod connection;
 mod entry;
-mod recent;
-mod removal;
 mod reset;
 mod tunnel;
 
 use std::{
-    hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
+    hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash},
     net::IpAddr,
     num::NonZeroUsize,
     time::{Duration, Instant},
@@ -42,12 +42,12 @@ use crate::sync::{Arc, AtomicU64, Mutex, MutexGuard, Ordering, PoisonError};
 
 use self::entry::Entry;
 pub use self::{
+    breaks::Break,
+    close_deadlines::{Close, CloseAfter},
     connection::ConnectionAge,
     entry::{EndpointView, Presence},
-    recent::Break,
-    removal::Close,
-    reset::{Liveness, Refusal, ResetClass, ResetEvidence},
-    tunnel::{Closed, Tunnel},
+    reset::{End, Refusal, Reset, ResetClass, ResetEvidence},
+    tunnel::Tunnel,
 };
 
 /// Entries kept by default; the `capacity` of the `status` extension changes it.
@@ -82,11 +82,13 @@ pub struct Endpoints {
     shards: Box<[Mutex<Shard>]>,
     counter: AtomicU64,
     live: tunnel::Live,
-    removals: removal::Removals,
+    breaks: breaks::Breaks,
 }
 
 struct Shard {
     entries: LruCache<IpAddr, Entry, Hasher>,
+    /// Tunnels that are to be closed after a removal.
+    closing: close_deadlines::CloseDeadlines,
     /// The generation of endpoints without an entry.
     floor: Generation,
     /// Entries below it are fenced, whatever they say themselves.
@@ -137,67 +139,54 @@ impl Endpoints {
             shards: (0..SHARDS).map(|_| Mutex::new(Shard::new(per_shard))).collect(),
             counter: AtomicU64::new(0),
             live: tunnel::Live::default(),
-            removals: removal::Removals::default(),
+            breaks: breaks::Breaks::new(),
         })
     }
 
     /// Changes the capacity; entries beyond it are evicted.
     pub fn set_capacity(&self, capacity: usize) {
         let per_shard = per_shard(capacity);
-        for shard in self.each_shard() {
-            let mut shard = shard;
-            let mut evicted = Vec::new();
+        for mut shard in self.each_shard() {
             while shard.entries.len() > per_shard.get() {
-                evicted.extend(shard.evict(&self.counter));
+                shard.evict(&self.counter);
             }
             shard.entries.resize(per_shard);
-            drop(shard);
-            drop(evicted);
         }
     }
 
     /// `cluster` lists `ip` now and did not before.
     pub fn added(&self, ip: IpAddr, cluster: Cluster) {
-        let Some(mut shard) = self.shard(ip) else { return };
+        let mut shard = self.shard(ip);
+        shard.closing.set_gone(ip, None);
         // An endpoint that is unknown, in a shard that never forgot one, has had no tunnel: nothing to fence.
         if shard.forgetful || shard.entries.contains(&ip) {
-            let evicted = shard.make_room(ip, &self.counter);
+            shard.make_room(ip, &self.counter);
             shard.entry(ip).added(cluster);
-            drop(shard);
-            drop(evicted);
         }
     }
 
     /// `cluster` listed `ip` before and does not now; `still_listed` says whether another one does.
     pub fn removed(&self, ip: IpAddr, cluster: Cluster, still_listed: bool, now: Instant) {
-        let Some(mut shard) = self.shard(ip) else { return };
-        let evicted = shard.make_room(ip, &self.counter);
-        let entry = shard.entry(ip);
-        entry.removed(cluster, still_listed, now);
-        let deadline = entry.gone_since().and_then(|removed_at| entry.closers.first(removed_at));
-        drop(shard);
-        drop(evicted);
-        self.removals.plan(ip, deadline);
+        let mut shard = self.shard(ip);
+        shard.make_room(ip, &self.counter);
+        shard.entry(ip).removed(cluster, still_listed, now);
+        shard.closing.set_gone(ip, (!still_listed).then_some(now));
     }
 
-    /// Closes the tunnels of endpoints that have been gone for as long as their `fence` allows, and
-    /// says when to look again. Main thread.
-    pub fn close_removed(&self, now: Instant) -> Option<Instant> {
-        for ip in self.removals.due(now) {
-            let due = self.shard(ip).and_then(|shard| Some(shard.entries.peek(&ip)?.due(now)));
-            let Some((closers, next)) = due else { continue };
-            self.removals.plan(ip, next);
-            for close in closers {
-                close();
-            }
+    /// Closes the tunnels of endpoints that have been gone for as long as their `fence` allows. Main thread.
+    pub fn close_removed(&self, now: Instant) {
+        if self.live.closers() == 0 {
+            return;
         }
-        self.removals.next()
+        for shard in &self.shards {
+            let due = locked(shard).closing.due(now);
+            due.iter().for_each(|close| close());
+        }
     }
 
     /// Fences every endpoint, known or not. Lazy: only the next tunnel of each pays a handshake.
     pub fn suspect_all(&self) {
-        for shard in self.each_shard() {
-            let mut shard = shard;
+        for mut shard in self.each_shard() {
             shard.suspect_below = next(&self.counter);
             shard.floor = shard.suspect_below;
         }
@@ -206,48 +195,32 @@ impl Endpoints {
     /// A tunnel to `ip` opens now: the generation it belongs to, and the guard that closes it.
     #[must_use]
     pub fn open(self: &Arc<Self>, ip: IpAddr, rotation: Option<Rotation>, now: Instant) -> Tunnel {
-        let (mut generation, mut fresh) = (Generation::default(), false);
-        if let Some(mut shard) = self.shard(ip) {
-            let evicted = shard.make_room(ip, &self.counter);
-            let suspect_below = shard.suspect_below;
-            (generation, fresh) = shard.entry(ip).open(ip, suspect_below, rotation, &self.counter, now);
-            drop(shard);
-            drop(evicted);
-        }
-        Tunnel::new(Arc::clone(self), ip, generation, fresh, now)
+        let mut shard = self.shard(ip);
+        shard.make_room(ip, &self.counter);
+        let suspect_below = shard.suspect_below;
+        let (generation, fresh, place) = shard.entry(ip).open(ip, suspect_below, rotation, &self.counter, now);
+        drop(shard);
+        Tunnel::new(Arc::clone(self), ip, (generation, fresh), place, now)
     }
 
     /// What is known of `ip`.
     #[must_use]
     pub fn view(&self, ip: IpAddr, now: Instant) -> Option<EndpointView> {
-        self.shard(ip)?.entries.peek(&ip).map(|entry| entry.view(ip, now))
+        self.shard(ip).entries.peek(&ip).map(|entry| entry.view(ip, now))
     }
 
-    /// The outer connection that a request to `ip`, which this worker has just served, went over; none
-    /// where this worker has several.
+    /// The last tunnel to `ip` that ended badly on `worker`, if that was no longer ago than `within`. For a
+    /// request of that worker whose connection has just broken.
     #[must_use]
-    pub fn serving(&self, ip: IpAddr, now: Instant) -> Option<ConnectionAge> {
-        self.shard(ip)?.entries.peek(&ip)?.connections.here(now)
+    pub fn last_break(&self, ip: IpAddr, worker: u32, within: Duration, now: Instant) -> Option<Break> {
+        self.breaks.last(ip, worker, within, now)
     }
 
-    /// Connection `id` to `ip`, without a tunnel, has served a request or failed it. Gives its age, which
-    /// counts from the first such call.
-    pub fn used_directly(&self, ip: IpAddr, id: u64, now: Instant) -> Option<ConnectionAge> {
-        let mut shard = self.shard(ip)?;
-        let evicted = shard.make_room(ip, &self.counter);
-        let (connection, _) = shard.entry(ip).used_directly(id, now);
-        drop(shard);
-        drop(evicted);
-        let age = connection.age(now);
-        connection.heard(now);
-        Some(age)
-    }
-
-    /// How the last tunnel of `ip` that broke was explained, and how long ago that was.
+    /// The last tunnel under which a request may have broken on `worker` since `start`; none where several did,
+    /// for different reasons. For a request of that worker that was retried and answered.
     #[must_use]
-    pub fn last_reset(&self, ip: IpAddr, now: Instant) -> Option<(Closed, Duration)> {
-        let (closed, at) = self.shard(ip)?.entries.peek(&ip)?.last_reset?;
-        Some((closed, now.saturating_duration_since(at)))
+    pub fn break_since(&self, start: Instant, worker: u32) -> Option<Break> {
+        self.breaks.since(start, worker)
     }
 
     /// What is known of every endpoint, most recently used first within a shard, at most `limit`, of
@@ -280,21 +253,11 @@ impl Endpoints {
         }
     }
 
-    /// The last break of `ip` turns out to be one of several.
-    fn joined(&self, ip: IpAddr, now: Instant) {
-        let Some(mut shard) = self.shard(ip) else { return };
-        if let Some((closed, at)) = shard.entries.peek_mut(&ip).and_then(|entry| entry.last_reset.as_mut())
-            && matches!(closed.class, ResetClass::Fresh | ResetClass::Aged)
-            && now.saturating_duration_since(*at) <= ResetEvidence::AT_ONCE
-        {
-            closed.class = ResetClass::PeerRestart;
-        }
-    }
-
-    fn shard(&self, ip: IpAddr) -> Option<MutexGuard<'_, Shard>> {
+    fn shard(&self, ip: IpAddr) -> MutexGuard<'_, Shard> {
         // The upper half: the map inside the shard takes its buckets from the lower one.
         let index = (Hasher::default().hash_one(ip) >> 32) as usize % SHARDS;
-        self.shards.get(index).map(locked)
+        #[expect(clippy::indexing_slicing, reason = "there are SHARDS shards")]
+        locked(&self.shards[index])
     }
 
     fn each_shard(&self) -> impl Iterator<Item = MutexGuard<'_, Shard>> {
@@ -309,18 +272,18 @@ impl Shard {
         Self {
             // `make_room` evicts before `entry` inserts, so that no entry leaves unseen.
             entries: LruCache::with_hasher(capacity, Hasher::default()),
+            closing: close_deadlines::CloseDeadlines::default(),
             floor: Generation::default(),
             suspect_below: Generation::default(),
             forgetful: false,
         }
     }
 
-    /// Makes room for an entry of `ip`, if it has none. What had to go is for the caller to drop after
-    /// the lock: its closers hold schedulers of Envoy's.
-    #[must_use]
-    fn make_room(&mut self, ip: IpAddr, counter: &AtomicU64) -> Option<Entry> {
-        let full = !self.entries.contains(&ip) && self.entries.len() >= self.entries.cap().get();
-        if full { self.evict(counter) } else { None }
+    /// Makes room for an entry of `ip`, if it has none.
+    fn make_room(&mut self, ip: IpAddr, counter: &AtomicU64) {
+        if !self.entries.contains(&ip) && self.entries.len() >= self.entries.cap().get() {
+            self.evict(counter);
+        }
     }
 
     /// The entry of `ip`, made when it is missing, and now the most recently used.
@@ -329,19 +292,25 @@ impl Shard {
         self.entries.get_or_insert_mut(ip, || Entry::new(floor, forgetful))
     }
 
-    fn evict(&mut self, counter: &AtomicU64) -> Option<Entry> {
-        let (_, entry) = self.entries.pop_lru()?;
+    fn evict(&mut self, counter: &AtomicU64) {
+        let Some((_, entry)) = self.entries.pop_lru() else { return };
         self.forgetful = true;
         if entry.is_past(self.floor) {
             self.floor = next(counter);
         }
-        Some(entry)
     }
 }
 
 fn next(counter: &AtomicU64) -> Generation {
     // Relaxed is enough: only uniqueness matters, the shards' locks order everything else.
     Generation(counter.fetch_add(1, Ordering::Relaxed) + 1)
+}
+
+/// A share from 0 to 1 that is always the same for the same value.
+fn share(of: impl Hash) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "a share needs no 64 bits")]
+    let share = Hasher::default().hash_one(of) as f64 / u64::MAX as f64;
+    share
 }
 
 fn per_shard(capacity: usize) -> NonZeroUsize {

@@ -4,14 +4,13 @@
 use std::{
     collections::{HashMap, HashSet},
     net::IpAddr,
-    sync::atomic::AtomicUsize,
     time::{Duration, Instant},
 };
 
 use proptest::prelude::*;
 
 use crate::{
-    endpoints::{Break, Cluster, DEFAULT_CAPACITY, Endpoints, ResetClass, ResetEvidence, Rotation, SHARDS, Tunnel},
+    endpoints::{Cluster, DEFAULT_CAPACITY, End, Endpoints, ResetClass, ResetEvidence, Rotation, SHARDS, Tunnel},
     sync::Arc,
 };
 
@@ -229,35 +228,62 @@ fn an_outer_connection_has_its_age_from_first_sight_and_its_tunnels_counted() {
 }
 
 #[test]
-fn a_break_is_explained_by_what_happened_to_its_endpoint() {
-    let endpoints = Endpoints::new(DEFAULT_CAPACITY);
-    let ip = address(2);
-    let cluster = Cluster::named("inbound-vip|80|http|echo");
-    let start = Instant::now();
-    let established = ResetEvidence { established: true, ..ResetEvidence::default() };
+fn a_break_is_stale_if_its_endpoint_has_left_or_returned_since_and_only_then() {
+    let (endpoints, cluster, start) = (Endpoints::new(DEFAULT_CAPACITY), Cluster::named("echo"), Instant::now());
     let at = |seconds| start + Duration::from_secs(seconds);
+    let broken =
+        ResetEvidence { end: End::Broken, idle: None, waited: Some(Duration::from_millis(5)), answering: false };
+    let refused = ResetEvidence { end: End::Refused(None), ..broken };
+    let open = |host, id, seconds| {
+        let mut tunnel = endpoints.open(address(host), None, at(seconds));
+        tunnel.on_connection(id, at(seconds));
+        tunnel
+    };
+    let class = |tunnel: Tunnel, evidence, seconds| tunnel.ended(&evidence, 0, at(seconds)).class;
 
-    let mut old = endpoints.open(ip, None, at(0));
-    old.on_connection(1, at(0));
-    endpoints.removed(ip, cluster, false, at(5));
-    endpoints.added(ip, cluster);
-    let mut new = endpoints.open(ip, None, at(6));
-    new.on_connection(2, at(6));
-    assert_eq!(old.broke(established, at(10)).class, ResetClass::Stale);
-    assert_eq!(new.broke(established, at(20)).class, ResetClass::Fresh);
+    let old = open(2, 1, 0);
+    endpoints.removed(address(2), cluster, false, at(5));
+    let between = open(2, 2, 6);
+    let also_between = open(2, 2, 6);
+    assert_eq!(class(also_between, broken, 6), ResetClass::Broken, "nothing has happened since it was opened");
+    endpoints.added(address(2), cluster);
+    assert_eq!(class(between, broken, 10), ResetClass::Stale, "the address has returned since, maybe in a new pod");
+    let new = open(2, 3, 11);
+    assert_eq!(class(old, broken, 12), ResetClass::Stale, "opened before the removal");
+    assert_eq!(class(new, broken, 20), ResetClass::Broken, "the endpoint has not left since");
+    // Observing, Envoy lets a new tunnel use the old connection: the connection's generation decides.
+    assert_eq!(class(open(2, 1, 30), refused, 31), ResetClass::Stale);
+    assert_eq!(class(endpoints.open(address(2), None, at(30)), refused, 31), ResetClass::TunnelRefused);
 
-    let refused = endpoints.open(ip, None, at(30));
-    assert_eq!(refused.broke(ResetEvidence::default(), at(31)).class, ResetClass::TunnelRefused);
+    // Without an id (Envoy 1.38) the tunnel's own generation decides.
+    let (old, cluster) = (endpoints.open(address(3), None, at(0)), Cluster::named("other"));
+    endpoints.removed(address(3), cluster, true, at(1));
+    let new = endpoints.open(address(3), None, at(2));
+    assert_eq!(class(old, broken, 3), ResetClass::Stale);
+    assert_eq!(class(new, broken, 3), ResetClass::Broken);
 
-    let (mut a, mut b) = (endpoints.open(ip, None, at(40)), endpoints.open(address(3), None, at(40)));
-    a.on_connection(3, at(40));
-    b.on_connection(4, at(40));
-    assert_eq!(a.broke(established, at(50)).class, ResetClass::Fresh);
-    assert_eq!(b.broke(established, at(50)).class, ResetClass::PeerRestart, "two endpoints at once");
-    for ip in [ip, address(3)] {
-        let last = endpoints.view(ip, at(51)).and_then(|view| view.last_reset).map(|(class, _)| class);
-        assert_eq!(last, Some(ResetClass::PeerRestart), "the first is seen to be one of them, too");
-    }
+    // Neither rotation nor a suspicion says that the endpoint has left.
+    let rotation = Some(Rotation { max_age: Duration::from_secs(1), jitter: 0.0 });
+    let old = endpoints.open(address(4), rotation, at(0));
+    drop(endpoints.open(address(4), rotation, at(10)));
+    assert_eq!(class(old, broken, 11), ResetClass::Broken);
+    let old = endpoints.open(address(5), None, at(0));
+    endpoints.suspect_all();
+    drop(endpoints.open(address(5), None, at(10)));
+    assert_eq!(class(old, broken, 11), ResetClass::Broken);
+}
+
+#[test]
+fn only_what_counts_as_a_reset_is_the_endpoints_last_one() {
+    let (endpoints, now) = (Endpoints::new(DEFAULT_CAPACITY), Instant::now());
+    let idle = ResetEvidence { end: End::Broken, idle: None, waited: None, answering: false };
+    let last = || endpoints.view(address(1), now).and_then(|view| view.last_reset).map(|(reset, _)| reset.class);
+    let _ = endpoints.open(address(1), None, now).ended(&idle, 0, now);
+    assert_eq!(last(), None, "it may have been Envoy's idle timeout");
+    let _ = endpoints.open(address(1), None, now).ended(&ResetEvidence { end: End::Orderly, ..idle }, 0, now);
+    assert_eq!(last(), None);
+    let _ = endpoints.open(address(1), None, now).ended(&ResetEvidence { answering: true, ..idle }, 0, now);
+    assert_eq!(last(), Some(ResetClass::Broken));
 }
 
 #[test]
@@ -272,51 +298,4 @@ fn an_address_that_moves_back_after_its_entry_was_forgotten_is_fenced() {
         run.apply(&step);
     }
     check(&run.model[&1], false).expect("cluster 0 removed the address, so every addition until its own is a return");
-}
-
-#[test]
-fn deadlines_are_bounded_however_often_an_endpoint_flaps() {
-    let endpoints = Endpoints::new(DEFAULT_CAPACITY);
-    let (cluster, start) = (Cluster::named("echo"), Instant::now());
-    let calls = Arc::new(AtomicUsize::new(0));
-    let mut tunnels: Vec<_> = (0..10).map(|_| endpoints.open(address(1), None, start)).collect();
-    for (seconds, tunnel) in (60..).zip(&mut tunnels) {
-        let calls = Arc::clone(&calls);
-        let close = move || {
-            calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        };
-        tunnel.close_after_removal(Duration::from_secs(seconds), Arc::new(close));
-    }
-    let at = |millis| start + Duration::from_millis(millis);
-    for flap in 0..1_000 {
-        endpoints.removed(address(1), cluster, false, at(flap));
-        endpoints.added(address(1), cluster);
-    }
-    assert!(endpoints.close_removed(at(50_000)).is_some(), "one deadline waits");
-    assert_eq!(endpoints.close_removed(at(100_000)), None, "one only, and it finds the endpoint back");
-    assert_eq!(calls.load(std::sync::atomic::Ordering::Relaxed), 0, "an endpoint that came back keeps its tunnels");
-    endpoints.removed(address(1), cluster, false, at(100_000));
-    assert_eq!(endpoints.close_removed(at(160_000)), Some(at(161_000)), "each tunnel has its own time");
-    assert_eq!(calls.load(std::sync::atomic::Ordering::Relaxed), 1);
-}
-
-#[test]
-fn tunnels_that_may_share_a_connection_are_no_restart_of_the_peer() {
-    let (endpoints, now) = (Endpoints::new(8), Instant::now());
-    let evidence = ResetEvidence {
-        established: true,
-        waited: Some((Duration::from_millis(5), Duration::from_millis(5))),
-        ..ResetEvidence::default()
-    };
-    let broke = |connection: Option<u64>| {
-        let mut tunnel = endpoints.open(IpAddr::from([10, 244, 1, 9]), None, now);
-        if let Some(id) = connection {
-            tunnel.on_connection(id, now);
-        }
-        tunnel.broke(evidence, now).class
-    };
-    assert_eq!([Some(7), None, Some(7)].map(broke), [ResetClass::Fresh; 3], "one connection, as far as is known");
-    assert_eq!(broke(Some(8)), ResetClass::PeerRestart, "another one, for certain");
-    let last = Break::here_since(now, now).map(|one| one.closed.class);
-    assert_eq!(last, None, "and with it the cause of what broke here is in doubt");
 }

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::{
     config::{self, ConfigError, Mode, Object, Ratio, Span, Whole},
-    endpoints::{Liveness, ResetEvidence, Rotation},
+    endpoints::{CloseAfter, Rotation},
 };
 
 /// The name that Envoy's configuration selects this part with.
@@ -26,8 +26,8 @@ pub struct FenceConfig {
     pub max_connection_age_jitter: Ratio,
     /// How long after the removal of its endpoint a tunnel that is still open is closed.
     pub close_after_removal: Option<Span<0, 86_400_000>>,
-    /// A connection that breaks after a longer silence is counted as `aged`.
-    pub aged_after: Span<100, 86_400_000>,
+    /// The share of `close_after_removal` over which the tunnels are spread; added to it.
+    pub close_after_removal_jitter: Ratio,
 }
 
 /// Socket options of the outer connection.
@@ -82,7 +82,7 @@ impl Default for FenceConfig {
             max_connection_age: None,
             max_connection_age_jitter: Ratio::clamped(0.1),
             close_after_removal: None,
-            aged_after: Span::clamped_ms(millis(ResetEvidence::AGED_AFTER).unsigned_abs()),
+            close_after_removal_jitter: Ratio::clamped(0.1),
         }
     }
 }
@@ -97,20 +97,28 @@ impl FenceConfig {
     }
 
     /// Checks what depends on the rest of the proxy: `has_pulse` says whether the `status` extension
-    /// is configured, whose timer deadlines need.
+    /// is configured, whose timer deadlines need; `takes_commits` whether a filter of this Envoy may be woken from
+    /// another thread while its connection ends.
     ///
     /// # Errors
-    /// `close_after_removal` without that extension.
-    pub fn checked(self, has_pulse: bool) -> Result<Self, ConfigError> {
-        match self.close_after_removal {
-            Some(after) if !has_pulse => Err(ConfigError::new(
-                NAME,
-                "close_after_removal",
-                &format!("{:?}", after.get()).into(),
-                "needs the bootstrap extension \"status\", which is not configured in this proxy",
-            )),
-            Some(_) | None => Ok(self),
-        }
+    /// `close_after_removal` without either.
+    pub fn checked(self, has_pulse: bool, takes_commits: bool) -> Result<Self, ConfigError> {
+        let lacks = match self.close_after_removal {
+            Some(_) if !takes_commits => {
+                "needs Envoy 1.39 or later: before, closing a connection from another thread can race with its end"
+            }
+            Some(_) if !has_pulse => "needs the bootstrap extension \"status\", which is not configured in this proxy",
+            Some(_) | None => return Ok(self),
+        };
+        let value = self.close_after_removal.map(|after| format!("{:?}", after.get())).unwrap_or_default();
+        Err(ConfigError::new(NAME, "close_after_removal", &value.into(), lacks))
+    }
+
+    /// When a tunnel of a removed endpoint is closed, if ever.
+    #[must_use]
+    pub fn close_after(&self) -> Option<CloseAfter> {
+        self.close_after_removal
+            .map(|after| CloseAfter { after: after.get(), jitter: self.close_after_removal_jitter.get() })
     }
 
     /// When new tunnels leave an old connection, if ever.
@@ -146,22 +154,6 @@ impl TcpConfig {
         }
         options
     }
-
-    /// When the kernel gives up, as Linux computes it (`tcp_keepalive_timer`): with a user timeout, at
-    /// the first probe's turn after it that an earlier probe precedes; else after the last probe.
-    #[must_use]
-    pub fn liveness(&self) -> Liveness {
-        let unacknowledged = self.user_timeout.map(|timeout| timeout.get());
-        let idle = self.keepalive.as_ref().map(|keepalive| {
-            let (idle, interval) = (whole(keepalive.idle.get()), whole(keepalive.interval.get()));
-            let probes = match unacknowledged {
-                Some(timeout) => timeout.saturating_sub(idle).as_millis().div_ceil(interval.as_millis().max(1)).max(1),
-                None => u128::from(keepalive.probes.get()),
-            };
-            idle + interval * u32::try_from(probes).unwrap_or(u32::MAX)
-        });
-        Liveness { unacknowledged, idle }
-    }
 }
 
 // === impl KeepaliveConfig ===
@@ -170,10 +162,6 @@ impl Default for KeepaliveConfig {
     fn default() -> Self {
         Self { idle: Span::clamped_ms(15_000), interval: Span::clamped_ms(5_000), probes: Whole::clamped(3) }
     }
-}
-
-fn whole(duration: Duration) -> Duration {
-    Duration::from_secs(seconds(duration).unsigned_abs())
 }
 
 fn millis(duration: Duration) -> i64 {

@@ -2,7 +2,7 @@
 
 use std::{
     net::IpAddr,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -24,8 +24,8 @@ use super::{
     progress::{ClosedBy, Progress, refusal},
 };
 use crate::{
-    config::Mode,
-    endpoints::{Endpoints, Liveness, Refusal, ResetEvidence, Tunnel},
+    config::{ConfigError, Mode},
+    endpoints::{End, Endpoints, Refusal, ResetEvidence, Tunnel},
     metadata,
     shared::shared,
     watch::ORIGINAL_DST,
@@ -38,7 +38,6 @@ pub const CLOSED_AFTER_REMOVAL: &str = "stale_guard_endpoint_removed";
 struct Settings {
     config: FenceConfig,
     options: Vec<SocketOption>,
-    liveness: Liveness,
     metrics: Metrics,
     endpoints: Arc<Endpoints>,
 }
@@ -46,7 +45,7 @@ struct Settings {
 /// One configuration of the filter.
 pub(crate) struct FenceFilterConfig(Arc<Settings>);
 
-/// The filter of one tunnel.
+/// The filter of one tunnel. Its hooks run on the tunnel's worker; Envoy may drop it on another thread.
 struct FenceFilter {
     settings: Arc<Settings>,
     tunnel: Option<Tunnel>,
@@ -56,12 +55,19 @@ struct FenceFilter {
 // === impl FenceFilterConfig ===
 
 impl FenceFilterConfig {
-    pub(crate) fn new(config: FenceConfig, envoy: &mut impl EnvoyNetworkFilterConfig) -> Self {
-        let options = config.tcp.socket_options();
+    /// Parses the configuration, checks it against the running Envoy and defines its counters. Main thread.
+    ///
+    /// # Errors
+    /// A configuration that [`FenceConfig::parse`] or [`FenceConfig::checked`] refuses.
+    pub(crate) fn load(json: &[u8], envoy: &mut impl EnvoyNetworkFilterConfig) -> Result<Self, ConfigError> {
+        let config = FenceConfig::parse(json)?;
         let metrics = Metrics::define(envoy);
-        let liveness = if config.mode == Mode::Enforce { config.tcp.liveness() } else { Liveness::default() };
+        // Counting outside of a connection came with the release that mended commits from other threads (1.39).
+        let takes_commits = metrics.any().is_none_or(|id| envoy.increment_counter(id, 0).is_ok());
+        let config = config.checked(shared().ticking.load(Ordering::Relaxed), takes_commits)?;
+        let options = config.tcp.socket_options();
         let endpoints = Arc::clone(&shared().endpoints);
-        Self(Arc::new(Settings { config, options, liveness, metrics, endpoints }))
+        Ok(Self(Arc::new(Settings { config, options, metrics, endpoints })))
     }
 }
 
@@ -91,9 +97,9 @@ impl<E: EnvoyNetworkFilter> NetworkFilter<E> for FenceFilter {
             for option in &settings.options {
                 envoy.set_socket_option_int(option.level, option.name, SocketOptionState::Prebind, option.value);
             }
-            if let Some(after) = settings.config.close_after_removal {
+            if let Some(after) = settings.config.close_after() {
                 let scheduler = envoy.new_scheduler();
-                tunnel.close_after_removal(after.get(), Arc::new(move || scheduler.commit(0)));
+                tunnel.close_after_removal(after, Arc::new(move || scheduler.commit(0)));
             }
         }
         settings.metrics.opened(envoy, &tunnel);
@@ -101,7 +107,7 @@ impl<E: EnvoyNetworkFilter> NetworkFilter<E> for FenceFilter {
         DataStatus::Continue
     }
 
-    fn on_read(&mut self, envoy: &mut E, data_length: usize, _end_stream: bool) -> DataStatus {
+    fn on_read(&mut self, envoy: &mut E, data_length: usize, end_stream: bool) -> DataStatus {
         if data_length > 0 {
             let now = Instant::now();
             self.attribute(envoy, now);
@@ -109,15 +115,18 @@ impl<E: EnvoyNetworkFilter> NetworkFilter<E> for FenceFilter {
                 self.progress.sent(tunnel.silent(now), now);
             }
         }
+        if end_stream && self.tunnel.is_some() && self.progress.pool_ended() {
+            shared().hint.raise();
+        }
         DataStatus::Continue
     }
 
-    fn on_write(&mut self, envoy: &mut E, _data_length: usize, end_stream: bool) -> DataStatus {
+    fn on_write(&mut self, envoy: &mut E, data_length: usize, end_stream: bool) -> DataStatus {
         let now = Instant::now();
         self.attribute(envoy, now);
         if let Some(tunnel) = &self.tunnel {
             tunnel.heard(now);
-            self.progress.heard(end_stream);
+            self.progress.heard(data_length, end_stream, now);
         }
         DataStatus::Continue
     }
@@ -125,7 +134,9 @@ impl<E: EnvoyNetworkFilter> NetworkFilter<E> for FenceFilter {
     fn on_event(&mut self, envoy: &mut E, event: ConnectionEvent) {
         let by = match event {
             ConnectionEvent::RemoteClose => ClosedBy::Pool,
-            ConnectionEvent::LocalClose => ClosedBy::Proxy,
+            ConnectionEvent::LocalClose => {
+                ClosedBy::Proxy { flags: envoy.get_attribute_int(Attribute::ResponseFlags).map(i64::cast_unsigned) }
+            }
             ConnectionEvent::Connected | ConnectionEvent::ConnectedZeroRtt | ConnectionEvent::Unknown(_) => return,
         };
         let now = Instant::now();
@@ -134,20 +145,21 @@ impl<E: EnvoyNetworkFilter> NetworkFilter<E> for FenceFilter {
         let Some(tunnel) = self.tunnel.take() else { return };
         self.settings.metrics.closed(envoy, &tunnel, now);
         annotate(envoy, &tunnel, now);
-        if by == ClosedBy::Pool {
+        if by == ClosedBy::Pool && self.progress.pool_ended() {
             shared().hint.raise();
         }
-        match self.progress.closed(by, tunnel.age(now), tunnel.silent(now), now) {
-            Some(evidence) => self.explain(envoy, tunnel, evidence, now),
+        let times = (tunnel.age(now), tunnel.silent(now));
+        match self.progress.closed(by, || failure(envoy, times.0), times, now) {
+            Some(evidence) => self.explain(envoy, tunnel, &evidence, now),
             None => drop(tunnel),
         }
     }
 
     fn on_scheduled(&mut self, envoy: &mut E, _event_id: u64) {
+        let now = Instant::now();
         // The endpoint may be back (a readiness flap), or the tunnel over, by the time this runs.
-        if let Some(tunnel) = self.tunnel.take_if(|tunnel| tunnel.is_gone()) {
+        if let Some(tunnel) = self.tunnel.take_if(|tunnel| tunnel.is_due(now)) {
             // Taken out first: the close runs inside this hook, and its event does not come back here.
-            let now = Instant::now();
             self.settings.metrics.closed(envoy, &tunnel, now);
             self.settings.metrics.cut(envoy);
             annotate(envoy, &tunnel, now);
@@ -161,7 +173,7 @@ impl FenceFilter {
     /// Finds out which outer connection the tunnel is on, as soon as Envoy knows (1.39 and later).
     fn attribute(&mut self, envoy: &mut impl EnvoyNetworkFilter, now: Instant) {
         if let Some(tunnel) = &mut self.tunnel
-            && tunnel.connection(now).is_none()
+            && !tunnel.is_attributed()
             && let Some(id) = envoy.get_upstream_connection_id()
         {
             let first = tunnel.on_connection(id, now);
@@ -169,29 +181,29 @@ impl FenceFilter {
         }
     }
 
-    fn explain(&self, envoy: &mut impl EnvoyNetworkFilter, tunnel: Tunnel, mut evidence: ResetEvidence, now: Instant) {
+    fn explain(&self, envoy: &mut impl EnvoyNetworkFilter, tunnel: Tunnel, evidence: &ResetEvidence, now: Instant) {
         let (ip, generation) = (tunnel.ip(), tunnel.generation().get());
-        if !evidence.established && evidence.refusal.is_none() {
-            evidence.refusal = failure(envoy, tunnel.age(now));
+        let reset = tunnel.ended(evidence, envoy.get_worker_index(), now);
+        let mut note = |key, value: Option<Duration>| {
+            if let Some(value) = value {
+                envoy.set_dynamic_metadata_number(metadata::NAMESPACE, key, metadata::millis(value));
+            }
+        };
+        note(metadata::WAITED, reset.waited);
+        note(metadata::IDLE, reset.idle);
+        if !evidence.is_reset() {
+            self.settings.metrics.ended(envoy, evidence.end);
+            return;
         }
-        evidence.liveness = self.settings.liveness;
-        evidence.aged_after = Some(self.settings.config.aged_after.get());
-        let closed = tunnel.broke(evidence, now);
-        self.settings.metrics.broke(envoy, &closed);
-        envoy.set_dynamic_metadata_string(metadata::NAMESPACE, metadata::RESET_CLASS, closed.class.name());
-        if let Some(refusal) = evidence.refusal {
+        self.settings.metrics.broke(envoy, &reset);
+        envoy.set_dynamic_metadata_string(metadata::NAMESPACE, metadata::RESET_CLASS, reset.class.name());
+        #[expect(clippy::cast_precision_loss, reason = "there are at most 64")]
+        let others = reset.others_at_once as f64;
+        envoy.set_dynamic_metadata_number(metadata::NAMESPACE, metadata::OTHERS_AT_ONCE, others);
+        if let End::Refused(Some(refusal)) = evidence.end {
             envoy.set_dynamic_metadata_string(metadata::NAMESPACE, metadata::TUNNEL_REFUSAL, &refusal.name());
         }
-        if let Some((waited, _)) = evidence.waited {
-            envoy.set_dynamic_metadata_number(metadata::NAMESPACE, metadata::WAITED, waited.as_secs_f64() * 1_000.0);
-        }
-        envoy_log_debug!(
-            "stale_guard: tunnel to {ip} of generation {generation} broke: {} (connection {:?}, established {}, waited {:?})",
-            closed.class.name(),
-            closed.connection,
-            evidence.established,
-            evidence.waited,
-        );
+        envoy_log_debug!("stale_guard: tunnel to {ip} of generation {generation} broke: {reset:?}");
     }
 }
 
@@ -200,7 +212,7 @@ fn annotate(envoy: &mut impl EnvoyNetworkFilter, tunnel: &Tunnel, now: Instant) 
     if let Some(connection) = tunnel.connection(now) {
         #[expect(clippy::cast_precision_loss, reason = "ids count from 1")]
         envoy.set_dynamic_metadata_number(metadata::NAMESPACE, metadata::CONNECTION_ID, connection.id as f64);
-        let age = connection.age.as_secs_f64() * 1_000.0;
+        let age = metadata::millis(connection.age);
         envoy.set_dynamic_metadata_number(metadata::NAMESPACE, metadata::CONNECTION_AGE, age);
     }
 }

@@ -3,17 +3,15 @@
 use std::time::Instant;
 
 use envoy_proxy_dynamic_modules_rust_sdk::{
-    EnvoyCounterId, EnvoyGaugeId, EnvoyHistogramId, EnvoyNetworkFilter, EnvoyNetworkFilterConfig,
+    EnvoyCounterId, EnvoyHistogramId, EnvoyNetworkFilter, EnvoyNetworkFilterConfig,
 };
 
-use crate::endpoints::{Closed, ResetClass, Tunnel};
+use crate::endpoints::{End, Reset, ResetClass, Tunnel};
 
 /// What the fence counts. An id that Envoy refused is `None`: traffic matters more than its counts.
 pub(crate) struct Metrics {
     /// Tunnels opened.
     tunnels: Option<EnvoyCounterId>,
-    /// Tunnels open now.
-    tunnels_open: Option<EnvoyGaugeId>,
     /// Tunnels to something that is no IP address, which the fence leaves alone.
     tunnels_unfenced: Option<EnvoyCounterId>,
     /// New generations: a removal, a return, a rotation or a control-plane gap has taken effect.
@@ -26,7 +24,10 @@ pub(crate) struct Metrics {
     age_at_close: Option<EnvoyHistogramId>,
     /// Age of the outer connection when one of its tunnels broke, in milliseconds.
     age_at_reset: Option<EnvoyHistogramId>,
-    /// Tunnels that broke, by class.
+    /// Tunnels that ended without END_STREAM while nothing waited for an answer: the connection broke, or Envoy
+    /// closed them (`tcp_proxy`'s idle timeout, a drained listener).
+    closed_quiet: Option<EnvoyCounterId>,
+    /// Tunnels that broke, by class. One class is a matter of requests, which the fence does not see.
     resets: [Option<EnvoyCounterId>; ResetClass::ALL.len()],
 }
 
@@ -36,22 +37,29 @@ impl Metrics {
     pub(crate) fn define(envoy: &mut impl EnvoyNetworkFilterConfig) -> Self {
         Self {
             tunnels: envoy.define_counter("fence_tunnels").ok(),
-            tunnels_open: envoy.define_gauge("fence_tunnels_open").ok(),
             tunnels_unfenced: envoy.define_counter("fence_tunnels_unfenced").ok(),
             generations: envoy.define_counter("fence_generations").ok(),
             connections: envoy.define_counter("fence_connections").ok(),
             closed_after_removal: envoy.define_counter("fence_closed_after_removal").ok(),
             age_at_close: envoy.define_histogram("fence_connection_age_at_close_ms").ok(),
             age_at_reset: envoy.define_histogram("fence_connection_age_at_reset_ms").ok(),
-            resets: ResetClass::ALL.map(|class| envoy.define_counter(&format!("fence_reset_{}", class.name())).ok()),
+            closed_quiet: envoy.define_counter("fence_closed_quiet").ok(),
+            resets: ResetClass::ALL.map(|class| match class {
+                ResetClass::EndedUnanswered => None,
+                ResetClass::Stale | ResetClass::TunnelRefused | ResetClass::Broken => {
+                    envoy.define_counter(&format!("fence_reset_{}", class.name())).ok()
+                }
+            }),
         }
+    }
+
+    /// Any one of the counters.
+    pub(crate) const fn any(&self) -> Option<EnvoyCounterId> {
+        self.tunnels
     }
 
     pub(crate) fn opened(&self, envoy: &mut impl EnvoyNetworkFilter, tunnel: &Tunnel) {
         count(envoy, self.tunnels);
-        if let Some(id) = self.tunnels_open {
-            let _ = envoy.increase_gauge(id, 1);
-        }
         if tunnel.is_first_of_generation() {
             count(envoy, self.generations);
         }
@@ -68,18 +76,23 @@ impl Metrics {
     }
 
     pub(crate) fn closed(&self, envoy: &mut impl EnvoyNetworkFilter, tunnel: &Tunnel, now: Instant) {
-        if let Some(id) = self.tunnels_open {
-            let _ = envoy.decrease_gauge(id, 1);
-        }
         if let (Some(id), Some(connection)) = (self.age_at_close, tunnel.connection(now)) {
             let _ = envoy.record_histogram_value(id, millis(connection.age));
         }
     }
 
-    pub(crate) fn broke(&self, envoy: &mut impl EnvoyNetworkFilter, closed: &Closed) {
-        count(envoy, self.resets.get(closed.class.index()).copied().flatten());
-        if let (Some(id), Some(connection)) = (self.age_at_reset, closed.connection) {
-            let _ = envoy.record_histogram_value(id, millis(connection.age));
+    pub(crate) fn broke(&self, envoy: &mut impl EnvoyNetworkFilter, reset: &Reset) {
+        count(envoy, self.resets.get(reset.class.index()).copied().flatten());
+        if let (Some(id), Some(age)) = (self.age_at_reset, reset.connection_age) {
+            let _ = envoy.record_histogram_value(id, millis(age));
+        }
+    }
+
+    /// An end that is no reset.
+    pub(crate) fn ended(&self, envoy: &mut impl EnvoyNetworkFilter, end: End) {
+        match end {
+            End::Broken => count(envoy, self.closed_quiet),
+            End::Orderly | End::Refused(_) => {}
         }
     }
 

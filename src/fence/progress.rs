@@ -2,74 +2,113 @@
 
 use std::time::{Duration, Instant};
 
-use crate::endpoints::{Refusal, ResetEvidence};
+use crate::endpoints::{End, Refusal, ResetEvidence};
 
-/// The life of a tunnel as its filter sees it. One worker.
+/// The life of a tunnel as its filter sees it.
 #[derive(Debug, Default)]
 pub struct Progress {
     established: bool,
-    ended: bool,
+    /// Which side ended its half first, if one did.
+    ended: Option<Side>,
     waiting: Option<Waiting>,
+    /// When bytes last came from the endpoint, through this tunnel.
+    heard_at: Option<Instant>,
+}
+
+/// A side of the inner connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Pool,
+    Endpoint,
 }
 
 /// Bytes that have no answer yet.
 #[derive(Debug, Clone, Copy)]
 struct Waiting {
-    first: Instant,
-    last: Instant,
-    /// How long the connection had been silent before the first.
-    silent: Option<Duration>,
+    since: Instant,
+    /// How long the connection had been silent before.
+    idle: Option<Duration>,
 }
 
-/// Who closed the inner connection.
+/// Who closed the inner connection, as its event says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClosedBy {
     /// Its client: the pool of the service's cluster.
     Pool,
-    /// `tcp_proxy`, because the tunnel ended or broke, or the filter itself.
-    Proxy,
+    /// `tcp_proxy`, because the tunnel ended or broke, or for a reason of its own.
+    Proxy {
+        /// Envoy's response flags, where this Envoy shows them (1.39 and later).
+        flags: Option<u64>,
+    },
 }
+
+/// Response flag of a connection that met `max_downstream_connection_duration`; a bit of the ABI's enumeration.
+const DURATION_TIMEOUT: u64 = 1 << 22;
 
 // === impl Progress ===
 
 impl Progress {
-    /// Bytes went towards the endpoint, after `silent` without a word from it.
+    /// Bytes went towards the endpoint, after `idle` without a word from it.
     ///
     /// `tcp_proxy` reads nothing from the inner connection before the CONNECT was answered with
     /// success, so the first bytes also say that the tunnel is established.
-    pub fn sent(&mut self, silent: Option<Duration>, now: Instant) {
+    pub fn sent(&mut self, idle: Option<Duration>, now: Instant) {
         self.established = true;
-        match &mut self.waiting {
-            Some(waiting) => waiting.last = now,
-            None => self.waiting = Some(Waiting { first: now, last: now, silent }),
+        self.waiting.get_or_insert(Waiting { since: now, idle });
+    }
+
+    /// Bytes came from the endpoint; `end` when it will send no more. Bytes that had no answer until the end
+    /// will have none.
+    pub fn heard(&mut self, length: usize, end: bool, now: Instant) {
+        self.established = true;
+        if length > 0 {
+            self.waiting = None;
+            self.heard_at = Some(now);
+        }
+        if end {
+            self.ended.get_or_insert(Side::Endpoint);
         }
     }
 
-    /// Bytes came from the endpoint; `end` when it will send no more.
-    pub fn heard(&mut self, end: bool) {
-        self.established = true;
-        self.waiting = None;
-        self.ended |= end;
+    /// The pool will send no more. Returns whether it leaves the tunnel by this: the endpoint has not ended it
+    /// before, and it was not known.
+    ///
+    /// Envoy before 1.40 ends the pool's half so when the pool closes the inner connection, and the filter's
+    /// connection is then closed by `tcp_proxy`; from 1.40 on the close itself says who it was.
+    pub fn pool_ended(&mut self) -> bool {
+        let news = self.ended.is_none();
+        self.ended.get_or_insert(Side::Pool);
+        news
     }
 
-    /// What broke, if the close of the inner connection says that something did. The tunnel is `age` old,
-    /// and `silent` says how long the endpoint has been so.
+    /// How the tunnel ended, unless its client ended it, or Envoy for a reason of its own that can be told.
+    /// The tunnel is `age` old, and `silent` says how long the endpoint has been so.
     #[must_use]
-    pub fn closed(&self, by: ClosedBy, age: Duration, silent: Option<Duration>, now: Instant) -> Option<ResetEvidence> {
-        // What an unestablished tunnel waits with is its CONNECT.
-        let connect = (!self.established).then_some((age, age));
-        match by {
-            ClosedBy::Pool => None,
-            ClosedBy::Proxy if self.ended => None,
-            ClosedBy::Proxy => Some(ResetEvidence {
-                established: self.established,
-                silent: self.waiting.map_or(silent, |waiting| waiting.silent),
-                waited: connect.or(self.waiting.map(|Waiting { first, last, .. }| {
-                    (now.saturating_duration_since(first), now.saturating_duration_since(last))
-                })),
-                ..ResetEvidence::default()
-            }),
-        }
+    pub fn closed(
+        &self,
+        by: ClosedBy,
+        refusal: impl FnOnce() -> Option<Refusal>,
+        (age, silent): (Duration, Option<Duration>),
+        now: Instant,
+    ) -> Option<ResetEvidence> {
+        let ClosedBy::Proxy { flags } = by else { return None };
+        let timed = flags.is_some_and(|flags| flags & DURATION_TIMEOUT != 0);
+        let end = match self.ended {
+            Some(Side::Pool) => return None,
+            Some(Side::Endpoint) => End::Orderly,
+            None if timed => return None,
+            None if self.established => End::Broken,
+            None => End::Refused(refusal()),
+        };
+        let waited = match end {
+            // What an unestablished tunnel waits with is its CONNECT.
+            End::Refused(_) => Some(age),
+            End::Orderly | End::Broken => self.waiting.map(|waiting| now.saturating_duration_since(waiting.since)),
+        };
+        let idle = self.waiting.map_or(silent, |waiting| waiting.idle);
+        let heard = self.heard_at.map(|at| now.saturating_duration_since(at));
+        let answering = heard.is_some_and(|since| since < ResetEvidence::ANSWERING);
+        Some(ResetEvidence { end, idle, waited, answering })
     }
 }
 

@@ -2,18 +2,20 @@
 
 use std::time::{Duration, Instant};
 
-use super::{ClosedBy, Progress, refusal};
-use crate::endpoints::{Liveness, Refusal, ResetClass, ResetEvidence};
+use super::{ClosedBy, DURATION_TIMEOUT, Progress, refusal};
+use crate::endpoints::{End, Refusal, ResetClass, ResetEvidence};
 
 const SECOND: Duration = Duration::from_secs(1);
+const PROXY: ClosedBy = ClosedBy::Proxy { flags: Some(0) };
 
-fn liveness() -> Liveness {
-    Liveness { unacknowledged: Some(20 * SECOND), idle: Some(25 * SECOND) }
+fn closed(progress: &Progress, by: ClosedBy, now: Instant) -> Option<ResetEvidence> {
+    progress.closed(by, || Some(Refusal::Ended), (SECOND, Some(3 * SECOND)), now)
 }
 
-fn class(progress: &Progress, silent: Option<Duration>, now: Instant) -> ResetClass {
-    let evidence = progress.closed(ClosedBy::Proxy, SECOND, silent, now).expect("it broke");
-    ResetEvidence { liveness: liveness(), ..evidence }.classify()
+fn established(now: Instant) -> Progress {
+    let mut progress = Progress::default();
+    progress.sent(None, now);
+    progress
 }
 
 #[test]
@@ -33,57 +35,68 @@ fn the_reasons_that_envoy_gives_are_told_apart() {
 }
 
 #[test]
-fn an_end_that_the_endpoint_or_the_pool_asked_for_is_no_break() {
+fn an_end_that_the_pool_asked_for_is_no_break_whichever_way_envoy_tells_it() {
     let now = Instant::now();
-    let mut progress = Progress::default();
-    progress.sent(None, now);
-    assert!(progress.closed(ClosedBy::Pool, 60 * SECOND, None, now).is_none(), "the pool closes what it has");
-    progress.heard(true);
-    assert!(progress.closed(ClosedBy::Proxy, SECOND, None, now).is_none(), "the endpoint ended the tunnel properly");
+    let mut progress = established(now);
+    assert!(closed(&progress, ClosedBy::Pool, now).is_none(), "Envoy 1.40 says so");
+    assert!(progress.pool_ended(), "the pool has left the tunnel");
+    assert!(!progress.pool_ended(), "which is told once");
+    progress.heard(0, true, now);
+    assert!(closed(&progress, PROXY, now).is_none(), "Envoy before 1.40 ends the pool's half, and closes the rest");
 }
 
 #[test]
-fn a_connect_without_an_answer_is_judged_by_the_connection_that_it_was_sent_on() {
-    let (progress, now) = (Progress::default(), Instant::now());
-    let sent = |age, reused| {
-        let evidence = progress.closed(ClosedBy::Proxy, age, None, now).expect("it broke");
-        let refusal = Some(refusal("", age));
-        ResetEvidence { refusal, reused, liveness: liveness(), ..evidence }.classify()
-    };
-    assert_eq!(sent(SECOND / 10, false), ResetClass::TunnelRefused, "nobody has ever been served there");
-    assert_eq!(sent(20 * SECOND, false), ResetClass::TunnelRefused);
-    assert_eq!(sent(SECOND / 10, true), ResetClass::Fresh, "the connection had served others, and broke");
-    assert_eq!(sent(20 * SECOND, true), ResetClass::Timeout, "nobody acknowledged the CONNECT");
+fn an_orderly_end_by_the_endpoint_says_whether_bytes_had_no_answer() {
+    let now = Instant::now();
+    let mut progress = established(now);
+    progress.heard(0, true, now);
+    assert!(!progress.pool_ended(), "the pool's half follows the endpoint's: it has not left by itself");
+    let evidence = closed(&progress, PROXY, now + SECOND).expect("an end to know of");
+    assert_eq!((evidence.end, evidence.waited, evidence.is_reset()), (End::Orderly, Some(SECOND), false));
+    assert_eq!(evidence.classify(true), ResetClass::EndedUnanswered, "the endpoint was there");
+
+    let mut answered = established(now);
+    answered.heard(90, false, now);
+    answered.heard(0, true, now);
+    assert_eq!(closed(&answered, PROXY, now).and_then(|evidence| evidence.waited), None);
 }
 
 #[test]
-fn a_break_about_when_the_kernel_gives_up_is_a_timeout_and_a_later_one_is_not() {
-    let start = Instant::now();
-    let mut progress = Progress::default();
-    progress.sent(None, start);
-    assert_eq!(class(&progress, None, start + 20 * SECOND), ResetClass::Timeout);
-    assert_eq!(class(&progress, None, start + 10 * SECOND), ResetClass::Fresh, "too early");
-    assert_eq!(
-        class(&progress, None, start + 120 * SECOND),
-        ResetClass::Fresh,
-        "bytes that were never acknowledged would have ended it long before: the answer was only slow"
-    );
-    progress.sent(None, start + 110 * SECOND);
-    assert_eq!(
-        class(&progress, None, start + 130 * SECOND),
-        ResetClass::Timeout,
-        "the later bytes may be what nobody acknowledged"
-    );
+fn an_end_on_which_nothing_waited_is_no_reset_since_it_may_be_envoys_own() {
+    let now = Instant::now();
+    let mut progress = established(now);
+    progress.heard(90, false, now);
+    let idle = closed(&progress, PROXY, now + SECOND).expect("an end to know of");
+    assert_eq!((idle.end, idle.waited, idle.is_reset()), (End::Broken, None, false), "tcp_proxy's idle timeout");
+    assert_eq!(idle.idle, Some(3 * SECOND));
+    let answering = closed(&progress, PROXY, now + SECOND / 10).expect("it broke");
+    assert!(answering.is_reset(), "bytes had just come");
+    progress.sent(Some(7 * SECOND), now + SECOND);
+    let broke = closed(&progress, PROXY, now + 3 * SECOND).expect("it broke");
+    assert!(broke.is_reset());
+    assert_eq!((broke.waited, broke.idle), (Some(2 * SECOND), Some(7 * SECOND)), "silence is counted to the request");
 }
 
 #[test]
-fn a_quiet_connection_that_breaks_is_judged_by_its_silence() {
-    let start = Instant::now();
-    let mut progress = Progress::default();
-    progress.sent(Some(60 * SECOND), start);
-    assert_eq!(class(&progress, None, start), ResetClass::Aged, "it was reused after a long silence");
-    progress.heard(false);
-    assert_eq!(class(&progress, Some(SECOND), start + SECOND), ResetClass::Fresh, "it has spoken since");
-    assert_eq!(class(&progress, Some(25 * SECOND), start), ResetClass::Timeout, "the last probe was not answered");
-    assert_eq!(class(&progress, Some(60 * SECOND), start), ResetClass::Aged);
+fn the_greatest_age_of_a_connection_is_told_by_envoys_flag() {
+    let now = Instant::now();
+    let by = ClosedBy::Proxy { flags: Some(DURATION_TIMEOUT) };
+    assert!(closed(&established(now), by, now).is_none());
+    assert!(closed(&Progress::default(), by, now).is_none());
+    assert!(closed(&established(now), ClosedBy::Proxy { flags: None }, now).is_some(), "Envoy 1.38 does not say");
+}
+
+#[test]
+fn a_tunnel_without_a_byte_was_refused_and_waited_with_its_connect() {
+    let evidence = closed(&Progress::default(), PROXY, Instant::now()).expect("it was refused");
+    assert_eq!((evidence.end, evidence.waited), (End::Refused(Some(Refusal::Ended)), Some(SECOND)));
+    assert!(evidence.is_reset());
+    let class = |refusal, left| ResetEvidence { end: End::Refused(refusal), ..evidence }.classify(left);
+    for unanswered in [None, Some(Refusal::Ended), Some(Refusal::Unanswered)] {
+        assert_eq!(class(unanswered, false), ResetClass::TunnelRefused);
+        assert_eq!(class(unanswered, true), ResetClass::Stale, "the CONNECT was sent on a connection left behind");
+    }
+    for answered in [Refusal::Connect, Refusal::Tls, Refusal::Answered(503)] {
+        assert_eq!(class(Some(answered), true), ResetClass::TunnelRefused, "no connection, or one that works");
+    }
 }

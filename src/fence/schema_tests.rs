@@ -13,7 +13,7 @@ fn full() -> Value {
         "max_connection_age": "30m",
         "max_connection_age_jitter": 0.1,
         "close_after_removal": "60s",
-        "aged_after": "30s"
+        "close_after_removal_jitter": 0.1
     })
 }
 
@@ -29,7 +29,7 @@ const PLACES: &[(&str, bool, &str)] = &[
     ("/max_connection_age", true, "duration"),
     ("/max_connection_age_jitter", false, "ratio"),
     ("/close_after_removal", true, "duration"),
-    ("/aged_after", false, "duration"),
+    ("/close_after_removal_jitter", false, "ratio"),
 ];
 
 fn wrong(kind: &str) -> Value {
@@ -87,7 +87,7 @@ fn bad_configurations_are_refused_by_parser_and_schema_and_the_message_names_the
         let values = wrong(kind).as_array().cloned().unwrap_or_default();
         bad.extend(values.into_iter().chain(null).map(|value| (*pointer, put(pointer, value))));
     }
-    for unknown in ["/colour", "/tcp/colour", "/tcp/keepalive/colour"] {
+    for unknown in ["/colour", "/aged_after", "/tcp/colour", "/tcp/keepalive/colour"] {
         bad.push((unknown, put(unknown, json!(1))));
     }
     assert!(bad.len() > 80, "only {} bad configurations were generated", bad.len());
@@ -108,7 +108,6 @@ fn durations_out_of_range_are_refused_by_the_parser_which_says_what_is_allowed()
         ("/max_connection_age", "999ms"),
         ("/max_connection_age", "169h"),
         ("/close_after_removal", "25h"),
-        ("/aged_after", "99ms"),
     ] {
         let error = parse(&put(pointer, json!(value))).err().unwrap_or_else(|| panic!("{pointer} accepts {value}"));
         assert!(error.to_string().contains("must be a duration from"), "{error}");
@@ -124,4 +123,17 @@ fn the_schemas_defaults_are_the_parsers() {
     }
     let (stated, absent) = (parse(&document).expect("the defaults are valid"), parse(&json!({})).expect("valid"));
     assert_eq!(format!("{stated:?}"), format!("{absent:?}"));
+}
+
+#[test]
+fn closing_after_a_removal_needs_the_modules_timer_and_an_envoy_that_may_be_woken() {
+    let config = |document: Value| parse(&document).expect("valid by itself");
+    let closing = json!({ "close_after_removal": "60s" });
+    let refused = |has_pulse, takes_commits| {
+        config(closing.clone()).checked(has_pulse, takes_commits).err().map(|error| error.allowed)
+    };
+    assert_eq!(refused(true, true), None);
+    assert!(refused(false, true).is_some_and(|why| why.contains("\"status\"")));
+    assert!(refused(true, false).is_some_and(|why| why.contains("Envoy 1.39")));
+    assert!(config(json!({})).checked(false, false).is_ok(), "by default nothing is closed");
 }

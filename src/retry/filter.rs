@@ -20,7 +20,7 @@ use envoy_proxy_dynamic_modules_rust_sdk::{
 use super::{
     asked::{RequestHeaders, route_policy, route_retries, upstream},
     decide::{Action, Reason, Verdict, decide},
-    explain::{Explain, Reset},
+    explain,
     outcome::{Attempts, Ending, Outcome, Rights},
     policy::Policy,
     request::{Evidence, Headers, Kept},
@@ -30,6 +30,7 @@ use super::{
 };
 use crate::{
     config::{ConfigError, Mode},
+    endpoints::{Break, Endpoints},
     metadata,
 };
 
@@ -52,7 +53,7 @@ pub struct RetryConfig {
 struct Shared {
     loaded: Arc<Loaded>,
     stats: Stats,
-    explain: Arc<dyn Explain>,
+    endpoints: Arc<Endpoints>,
     /// Envoy 1.39 and later: flags, details and attempt count can be read. Older ones log an error for
     /// each try.
     sees_attempts: bool,
@@ -93,13 +94,13 @@ impl RetryConfig {
     pub fn new(
         json: &[u8],
         envoy: &mut impl EnvoyHttpFilterConfig,
-        explain: Arc<dyn Explain>,
+        endpoints: Arc<Endpoints>,
     ) -> Result<Self, ConfigError> {
         let loaded = Loaded::new(Policy::parse(json)?);
         let stats = Stats::define(envoy);
         // Counting outside of a stream came with the same release as the attributes.
         let sees_attempts = stats.any().is_some_and(|id| envoy.increment_counter(id, 0).is_ok());
-        Ok(Self { shared: Arc::new(Shared { loaded, stats, explain, sees_attempts }) })
+        Ok(Self { shared: Arc::new(Shared { loaded, stats, endpoints, sees_attempts }) })
     }
 }
 
@@ -264,10 +265,10 @@ impl Shared {
             Some(Rights { after_reset: false, .. }) => self.stats.count(envoy, Event::GrantedUnprocessed),
             None => {}
         }
-        envoy.set_dynamic_metadata_string(metadata::NAMESPACE, "retry_decision", verdict.action.name());
-        envoy.set_dynamic_metadata_string(metadata::NAMESPACE, "retry_reason", verdict.reason.name());
+        envoy.set_dynamic_metadata_string(metadata::NAMESPACE, metadata::RETRY_DECISION, verdict.action.name());
+        envoy.set_dynamic_metadata_string(metadata::NAMESPACE, metadata::RETRY_REASON, verdict.reason.name());
         if let Some(rule) = verdict.rule {
-            envoy.set_dynamic_metadata_string(metadata::NAMESPACE, "retry_rule", rule);
+            envoy.set_dynamic_metadata_string(metadata::NAMESPACE, metadata::RETRY_RULE, rule);
         }
     }
 
@@ -315,13 +316,12 @@ impl Shared {
         let details = self.details(envoy, stream);
         let ending = self.ending(envoy, stream, &details);
         if let Attempts::Known(attempts) = ending.attempts {
-            envoy.set_dynamic_metadata_number(metadata::NAMESPACE, "attempts", f64::from(attempts));
+            envoy.set_dynamic_metadata_number(metadata::NAMESPACE, metadata::ATTEMPTS, f64::from(attempts));
         }
-        super::age::annotate(envoy, ending.is_reset());
         self.explain(envoy, stream, &ending);
         let Some(rights) = stream.rights else { return };
         let outcome = ending.outcome();
-        envoy.set_dynamic_metadata_string(metadata::NAMESPACE, "retry_outcome", outcome.name());
+        envoy.set_dynamic_metadata_string(metadata::NAMESPACE, metadata::RETRY_OUTCOME, outcome.name());
         self.stats.count(envoy, Event::Ended(outcome));
         if let Attempts::Known(attempts) = ending.attempts {
             self.stats.retries(envoy, attempts.saturating_sub(1));
@@ -363,22 +363,26 @@ impl Shared {
     fn explain(&self, envoy: &mut impl EnvoyHttpFilter, stream: &Stream, ending: &Ending<'_>) {
         let failed = ending.is_reset() && !ending.is_cancelled();
         let cured = ending.outcome() == Outcome::Succeeded;
-        let explanation = if failed {
-            let worker = envoy.get_worker_index();
-            upstream(envoy).and_then(|upstream| {
-                self.explain.explain(&Reset { upstream, flags: ending.flags, details: ending.details, worker })
-            })
+        let worker = envoy.get_worker_index();
+        let found = if failed {
+            upstream(envoy).and_then(|ip| explain::failed(&self.endpoints, ip, worker, ending))
         } else if cured {
-            self.explain.explain_cured(stream.started)
+            self.endpoints.break_since(stream.started, worker)
         } else {
             return;
         };
-        self.stats.count(envoy, Event::Reset { class: explanation.map(|explanation| explanation.class), cured });
-        let Some(explanation) = explanation else { return };
-        envoy.set_dynamic_metadata_string(metadata::NAMESPACE, metadata::RESET_CLASS, explanation.class.name());
-        envoy.set_dynamic_metadata_string(metadata::NAMESPACE, "reset_endpoint", &explanation.endpoint.to_string());
-        if let Some(age) = explanation.connection_age {
-            envoy.set_dynamic_metadata_number(metadata::NAMESPACE, "connection_age_ms", age.as_secs_f64() * 1_000.0);
+        self.stats.count(envoy, Event::Reset { class: found.map(|found| found.reset.class), cured });
+        let Some(Break { ip, reset, .. }) = found else { return };
+        envoy.set_dynamic_metadata_string(metadata::NAMESPACE, metadata::RESET_CLASS, reset.class.name());
+        envoy.set_dynamic_metadata_string(metadata::NAMESPACE, metadata::RESET_ENDPOINT, &ip.to_string());
+        for (key, time) in [
+            (metadata::CONNECTION_AGE, reset.connection_age),
+            (metadata::IDLE, reset.idle),
+            (metadata::WAITED, reset.waited),
+        ] {
+            if let Some(time) = time {
+                envoy.set_dynamic_metadata_number(metadata::NAMESPACE, key, metadata::millis(time));
+            }
         }
     }
 }

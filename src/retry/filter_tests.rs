@@ -1,7 +1,6 @@
 use std::{
     cell::RefCell,
     collections::{BTreeMap, HashMap},
-    net::IpAddr,
     time::Duration,
 };
 
@@ -12,14 +11,10 @@ use envoy_proxy_dynamic_modules_rust_sdk::{
     },
 };
 
-use crate::endpoints::ResetClass;
+use crate::endpoints::{End, ResetEvidence};
 
 use super::{
-    super::{
-        explain::{Explanation, Silent},
-        stats::HELP,
-        testing::Request,
-    },
+    super::{stats::HELP, testing::Request},
     *,
 };
 
@@ -161,31 +156,32 @@ impl EnvoyHttpFilter for Fake {
     }
 }
 
-struct Stale;
-
-impl Explain for Stale {
-    fn explain(&self, reset: &Reset<'_>) -> Option<Explanation> {
-        let class = if reset.upstream.to_string() == "10.244.0.9" { ResetClass::Stale } else { ResetClass::Fresh };
-        Some(Explanation { class, endpoint: reset.upstream, connection_age: Some(Duration::from_millis(1_500)) })
-    }
-
-    fn explain_cured(&self, start: Instant) -> Option<Explanation> {
-        assert!(start <= Instant::now());
-        Some(Explanation { class: ResetClass::Aged, endpoint: IpAddr::from([10, 244, 0, 8]), connection_age: None })
-    }
+fn config(json: &str) -> RetryConfig {
+    RetryConfig::new(json.as_bytes(), &mut Loading { modern: true, next: 0 }, Endpoints::new(64))
+        .expect("a valid policy")
 }
 
-fn config(json: &str) -> RetryConfig {
-    RetryConfig::new(json.as_bytes(), &mut Loading { modern: true, next: 0 }, Arc::new(Stale)).expect("a valid policy")
+/// A tunnel that breaks now, on the only worker.
+fn breaks(config: &RetryConfig, ip: &str, end: End) {
+    let now = Instant::now();
+    let evidence = ResetEvidence { end, idle: None, waited: Some(Duration::from_millis(1_500)), answering: false };
+    let tunnel = config.shared.endpoints.open(ip.parse().expect("an address"), None, now);
+    let _ = tunnel.ended(&evidence, 0, now);
 }
 
 /// One stream from its headers to its end, with an optional body piece.
-fn run(config: &RetryConfig, mut envoy: Fake) -> Fake {
+fn run(config: &RetryConfig, envoy: Fake) -> Fake {
+    run_while(config, envoy, || {})
+}
+
+/// The same, with something that happens after its headers.
+fn run_while(config: &RetryConfig, mut envoy: Fake, event: impl FnOnce()) -> Fake {
     let mut filter = config.new_http_filter(&mut envoy);
     assert!(matches!(filter.on_request_headers(&mut envoy, false), HeadersStatus::Continue));
     if envoy.body_piece > 0 {
         assert!(matches!(filter.on_request_body(&mut envoy, true), BodyStatus::Continue));
     }
+    event();
     filter.on_stream_complete(&mut envoy);
     envoy
 }
@@ -196,7 +192,9 @@ const ON: &str = "x-envoy-retry-on";
 
 #[test]
 fn an_eligible_request_gets_the_headers_and_its_account() {
-    let envoy = run(&config("{}"), Fake::new(Request::new("GET", "/")).ended(2, 200, 0, "via_upstream"));
+    let config = config("{}");
+    let fake = Fake::new(Request::new("GET", "/")).ended(2, 200, 0, "via_upstream");
+    let envoy = run_while(&config, fake, || breaks(&config, "10.244.0.8", End::Broken));
     assert_eq!(envoy.header(ON).as_deref(), Some("reset,reset-before-request,connect-failure,refused-stream"));
     assert_eq!(
         (envoy.meta("retry_decision"), envoy.meta("retry_reason"), envoy.meta("retry_outcome"), envoy.meta("attempts")),
@@ -212,9 +210,9 @@ fn an_eligible_request_gets_the_headers_and_its_account() {
         assert_eq!(envoy.count(name), 1, "{name}");
     }
     assert!(envoy.flags.is_empty(), "a request that was answered bears no flag");
-    assert_eq!((envoy.meta("reset_class"), envoy.meta("reset_endpoint")), (Some("aged"), Some("10.244.0.8")));
+    assert_eq!((envoy.meta("reset_class"), envoy.meta("reset_endpoint")), (Some("broken"), Some("10.244.0.8")));
     assert_eq!(
-        (envoy.count("retry_reset_aged"), envoy.count("retry_cured_aged")),
+        (envoy.count("retry_reset_broken"), envoy.count("retry_cured_broken")),
         (1, 1),
         "a cured reset is explained"
     );
@@ -256,20 +254,40 @@ fn a_route_s_configuration_replaces_the_filter_s() {
 
 #[test]
 fn a_request_that_failed_by_a_reset_all_the_same_is_flagged_and_explained() {
+    let config = config("{}");
     let mut fake = Fake::new(Request::new("GET", "/")).ended(2, 503, UC, BROKEN);
     fake.host = Some("10.244.0.9:15008");
-    let envoy = run(&config("{}"), fake);
+    let envoy = run_while(&config, fake, || {
+        breaks(&config, "10.244.0.9", End::Refused(None));
+        breaks(&config, "10.244.0.8", End::Broken);
+    });
     assert_eq!(envoy.flags, [FLAG]);
-    assert_eq!((envoy.meta("reset_class"), envoy.meta("connection_age_ms")), (Some("stale"), Some("1500")));
+    assert_eq!((envoy.meta("reset_class"), envoy.meta("waited_ms")), (Some("tunnel_refused"), Some("1500")));
     assert_eq!((envoy.count("retry_failed_by_reset"), envoy.count("retry_outcome_exhausted")), (1, 1));
-    assert_eq!((envoy.count("retry_reset_stale"), envoy.count("retry_cured_stale")), (1, 0));
+    assert_eq!((envoy.count("retry_reset_tunnel_refused"), envoy.count("retry_cured_tunnel_refused")), (1, 0));
 }
 
 #[test]
 fn a_request_without_the_right_is_explained_but_not_flagged() {
-    let envoy = run(&config("{}"), Fake::new(Request::new("POST", "/")).ended(1, 503, UC, BROKEN));
-    assert_eq!((envoy.meta("reset_class"), envoy.flags.len()), (Some("fresh"), 0));
+    let config = config("{}");
+    let fake = Fake::new(Request::new("POST", "/")).ended(1, 503, UC, BROKEN);
+    let envoy = run_while(&config, fake, || breaks(&config, "10.244.0.7", End::Orderly));
+    assert_eq!((envoy.meta("reset_class"), envoy.flags.len()), (Some("ended_unanswered"), 0));
     assert_eq!(envoy.count("retry_granted_unprocessed"), 1);
+}
+
+#[test]
+fn a_failure_that_was_no_end_of_a_connection_is_explained_by_none() {
+    let config = config("{}");
+    const UR: i64 = 1 << 4;
+    for (flags, details) in
+        [(0, "upstream_per_try_timeout"), (UR, "upstream_reset_before_response_started{remote_reset}")]
+    {
+        let fake = Fake::new(Request::new("POST", "/")).ended(1, 503, flags, details);
+        let envoy = run_while(&config, fake, || breaks(&config, "10.244.0.7", End::Broken));
+        assert_eq!(envoy.meta("reset_class"), None, "{details}: another request's tunnel broke");
+        assert_eq!(envoy.count("retry_reset_unexplained"), 1, "{details}");
+    }
 }
 
 #[test]
@@ -327,7 +345,7 @@ fn a_stream_that_is_dropped_without_an_end_gives_its_right_back() {
 #[test]
 fn a_long_response_holds_no_right_while_it_goes_on() {
     let mut loading = Loading { modern: true, next: 0 };
-    let config = RetryConfig::new(b"{}", &mut loading, Arc::new(Silent)).expect("a valid policy");
+    let config = RetryConfig::new(b"{}", &mut loading, Endpoints::new(64)).expect("a valid policy");
     let mut envoy = Fake::new(Request::new("GET", "/events")).ended(2, 200, 0, "");
     let mut filter = config.new_http_filter(&mut envoy);
     let budget = || config.shared.loaded.budget(worker::now(), |budget| (budget.held(), budget.balance()));
@@ -346,7 +364,7 @@ fn a_long_response_holds_no_right_while_it_goes_on() {
 #[test]
 fn an_envoy_that_does_not_show_attempts_is_not_asked_for_them() {
     let mut loading = Loading { modern: false, next: 0 };
-    let config = RetryConfig::new(b"{}", &mut loading, Arc::new(Silent)).expect("a valid policy");
+    let config = RetryConfig::new(b"{}", &mut loading, Endpoints::new(64)).expect("a valid policy");
     let mut envoy = Fake::new(Request::new("GET", "/")).ended(2, 503, UC, BROKEN);
     let mut filter = config.new_http_filter(&mut envoy);
     filter.on_request_headers(&mut envoy, true);

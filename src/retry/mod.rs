@@ -4,7 +4,7 @@
 //! The core is pure: [`policy`] is the operator's configuration, [`request`] what is known of a
 //! request, [`decide`] the decision, [`steer`] the headers that carry it to Envoy's router, [`budget`]
 //! the load it may cost, [`outcome`] what became of it. [`filter`], `asked`, [`stats`] and [`worker`] adapt that
-//! core to Envoy's HTTP filter; [`explain`] is where they ask why a reset happened.
+//! core to Envoy's HTTP filter; `explain` finds the tunnel that broke under a request.
 //!
 //! ALWAYS
 //! - What the caller and the route ask for stays: conditions are added, never removed.
@@ -16,12 +16,11 @@
 //! - A retry header on CONNECT, on an upgrade, on a request that a rule denies, or over budget.
 //! - A panic on bytes that a client chose.
 
-mod age;
 mod asked;
 pub mod budget;
 pub mod config;
 pub mod decide;
-pub mod explain;
+mod explain;
 pub mod filter;
 pub mod matcher;
 pub mod outcome;

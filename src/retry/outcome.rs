@@ -85,6 +85,16 @@ impl Ending<'_> {
             || self.details.starts_with(b"upstream_per_try_")
     }
 
+    /// Whether the last attempt ended with its connection, or for want of one.
+    #[must_use]
+    pub fn lost_its_connection(&self) -> bool {
+        const LOST: u64 = UPSTREAM_CONNECTION_FAILURE | UPSTREAM_CONNECTION_TERMINATION;
+        let says = |word: &[u8]| self.details.windows(word.len()).any(|part| part == word);
+        self.flags.is_some_and(|flags| flags & LOST != 0)
+            || says(b"connection_failure")
+            || says(b"connection_termination")
+    }
+
     /// Whether the client left first.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {

@@ -6,7 +6,7 @@ use super::{decide::Reason, outcome::Outcome};
 use crate::endpoints::ResetClass;
 
 /// Every counter's name, without Envoy's prefix for the module, and what it counts.
-pub const HELP: [(&str, &str); 43] = [
+pub const HELP: [(&str, &str); 39] = [
     ("retry_requests", "requests that were decided on (mode enforce or observe)"),
     ("retry_granted", "requests that got the right to be retried (observe: would have got it)"),
     ("retry_granted_unprocessed", "requests that got the right only where no upstream acted on them"),
@@ -35,19 +35,15 @@ pub const HELP: [(&str, &str); 43] = [
     ("retry_outcome_answered_unknown", "answered after an unknown number of attempts (Envoy 1.38)"),
     ("retry_outcome_failed_unknown", "failed after an unknown number of attempts (Envoy 1.38)"),
     ("retry_outcome_cancelled", "the client left first"),
-    ("retry_reset_stale", "met a reset: the connection was older than the endpoint's last removal"),
-    ("retry_reset_aged", "met a reset: the connection had been silent for long"),
-    ("retry_reset_peer_restart", "met a reset: several connections broke at once"),
+    ("retry_reset_stale", "met a reset: the connection's endpoint had left or returned since it was opened"),
     ("retry_reset_tunnel_refused", "met a reset: the tunnel's CONNECT was refused or not answered"),
-    ("retry_reset_timeout", "met a reset: the kernel gave up on the peer"),
-    ("retry_reset_fresh", "met a reset: the application or the pod broke while in use"),
+    ("retry_reset_ended_unanswered", "met a reset: the endpoint ended the tunnel orderly, without a whole answer"),
+    ("retry_reset_broken", "met a reset: the tunnel broke in any other way"),
     ("retry_reset_unexplained", "met a reset that no tunnel explains"),
     ("retry_cured_stale", "of these, answered by a retry: stale"),
-    ("retry_cured_aged", "of these, answered by a retry: aged"),
-    ("retry_cured_peer_restart", "of these, answered by a retry: peer_restart"),
     ("retry_cured_tunnel_refused", "of these, answered by a retry: tunnel_refused"),
-    ("retry_cured_timeout", "of these, answered by a retry: timeout"),
-    ("retry_cured_fresh", "of these, answered by a retry: fresh"),
+    ("retry_cured_ended_unanswered", "of these, answered by a retry: ended_unanswered"),
+    ("retry_cured_broken", "of these, answered by a retry: broken"),
     ("retry_cured_unexplained", "answered by a retry of an attempt that no tunnel explains, a status code's too"),
     (
         "retry_max_retries_set",

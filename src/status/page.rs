@@ -101,7 +101,14 @@ fn endpoint(view: &EndpointView) -> Value {
             "tunnels": connection.tunnels,
             "tunnels_total": connection.tunnels_total,
         })).collect::<Vec<_>>(),
-        "last_reset": view.last_reset.map(|(class, since)| json!({ "class": class.name(), "since_ms": millis(since) })),
+        "last_reset": view.last_reset.map(|(reset, since)| json!({
+            "class": reset.class.name(),
+            "since_ms": millis(since),
+            "connection_age_ms": reset.connection_age.map(millis),
+            "idle_ms": reset.idle.map(millis),
+            "waited_ms": reset.waited.map(millis),
+            "others_at_once": reset.others_at_once,
+        })),
     })
 }
 
