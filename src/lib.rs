@@ -5,6 +5,7 @@
 //! [`retry`] reads `endpoints` to explain a reset. Each part has a pure core, which knows no Envoy type, and
 //! thin glue to its extension point; this file ties the glue to the names in Envoy's configuration.
 
+mod closing;
 pub mod config;
 pub mod endpoints;
 pub mod fence;

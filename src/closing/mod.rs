@@ -5,6 +5,8 @@
 //! control plane would leave one behind on each worker every time. Envoy has no call that closes them, so
 //! they are found among the process's own sockets, by a tag that the fence gave them.
 
+mod closer;
 mod plan;
 
-pub use self::plan::{Plan, Searched, Settings};
+pub(crate) use self::closer::{Closer, tag};
+pub(crate) use self::plan::Searched;

@@ -138,6 +138,11 @@ impl Plan {
         self.waiting.iter().filter(|waiting| waiting.empty_since.is_none()).count()
     }
 
+    /// The pools of one endpoint.
+    pub fn of(&self, ip: IpAddr) -> impl Iterator<Item = &Arc<Pool>> {
+        self.waiting.iter().map(|waiting| &waiting.pool).filter(move |pool| pool.ip() == ip)
+    }
+
     /// Pools that carry nothing any more, and whose connections are still to be found and closed.
     #[must_use]
     pub fn to_close(&self) -> usize {
@@ -168,3 +173,7 @@ impl Waiting {
         (self.pool.ip(), self.pool.generation().get(), self.pool.worker())
     }
 }
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

@@ -76,15 +76,12 @@ impl Pools {
     /// A tunnel that opens now. Under the lock under which its generation was read.
     pub(super) fn join(&mut self, ip: IpAddr, generation: Generation, worker: u32) -> Member {
         let pools = self.0.entry(ip).or_default();
-        let known = pools.iter().find(|pool| pool.worker == worker && pool.generation == generation);
-        let pool = known.map_or_else(
-            || {
-                let pool = Arc::new(Pool { ip, generation, worker, tunnels: AtomicU32::new(0) });
-                pools.push(Arc::clone(&pool));
-                pool
-            },
-            Arc::clone,
-        );
+        let known = pools.iter().find(|pool| pool.worker == worker && pool.generation == generation).cloned();
+        let pool = known.unwrap_or_else(|| {
+            let pool = Arc::new(Pool { ip, generation, worker, tunnels: AtomicU32::new(0) });
+            pools.push(Arc::clone(&pool));
+            pool
+        });
         pool.tunnels.fetch_add(1, Ordering::Relaxed);
         Member(pool)
     }
@@ -94,8 +91,8 @@ impl Pools {
         self.0.remove(&ip).unwrap_or_default()
     }
 
-    /// Every endpoint of the shard moves on.
-    pub(super) fn end_all(&mut self) -> Vec<Arc<Pool>> {
-        self.0.drain().flat_map(|(_, pools)| pools).collect()
+    /// Every endpoint of the shard has moved on.
+    pub(super) fn end_all(self) -> Vec<Arc<Pool>> {
+        self.0.into_values().flatten().collect()
     }
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use envoy_proxy_dynamic_modules_rust_sdk::{
-    EnvoyNetworkFilter, EnvoyNetworkFilterConfig, EnvoyNetworkFilterScheduler, NetworkFilter, NetworkFilterConfig,
+    EnvoyNetworkFilter, EnvoyNetworkFilterConfig, EnvoyNetworkFilterScheduler, NetworkFilter, NetworkFilterConfig, SO_SNDTIMEO, SOL_SOCKET,
     abi::{
         envoy_dynamic_module_type_attribute_id as Attribute,
         envoy_dynamic_module_type_network_connection_close_type as CloseType,
@@ -24,6 +24,7 @@ use super::{
     progress::{ClosedBy, Progress, refusal},
 };
 use crate::{
+    closing,
     config::{ConfigError, Mode},
     endpoints::{End, Endpoints, Refusal, ResetEvidence, Tunnel},
     metadata,
@@ -40,6 +41,8 @@ struct Settings {
     options: Vec<SocketOption>,
     metrics: Metrics,
     endpoints: Arc<Endpoints>,
+    /// Whether the connections of past generations are to be closed: that needs the main thread's timer.
+    closes_fenced: bool,
 }
 
 /// One configuration of the filter.
@@ -64,10 +67,12 @@ impl FenceFilterConfig {
         let metrics = Metrics::define(envoy);
         // Counting outside of a connection came with the release that mended commits from other threads (1.39).
         let takes_commits = metrics.any().is_none_or(|id| envoy.increment_counter(id, 0).is_ok());
-        let config = config.checked(shared().ticking.load(Ordering::Relaxed), takes_commits)?;
+        let has_pulse = shared().ticking.load(Ordering::Relaxed);
+        let config = config.checked(has_pulse, takes_commits)?;
         let options = config.tcp.socket_options();
         let endpoints = Arc::clone(&shared().endpoints);
-        Ok(Self(Arc::new(Settings { config, options, metrics, endpoints })))
+        let closes_fenced = config.mode == Mode::Enforce && config.close_fenced && has_pulse;
+        Ok(Self(Arc::new(Settings { config, options, metrics, endpoints, closes_fenced })))
     }
 }
 
@@ -90,12 +95,20 @@ impl<E: EnvoyNetworkFilter> NetworkFilter<E> for FenceFilter {
             settings.metrics.no_endpoint(envoy);
             return DataStatus::Continue;
         };
-        let mut tunnel = settings.endpoints.open(ip, settings.config.rotation(), Instant::now());
+        let pool_on = settings.closes_fenced.then(|| envoy.get_worker_index());
+        let (endpoints, rotation, now) = (&settings.endpoints, settings.config.rotation(), Instant::now());
+        let mut tunnel = match pool_on {
+            Some(worker) => endpoints.open_pooled(worker, ip, rotation, now),
+            None => endpoints.open(ip, rotation, now),
+        };
         if settings.config.mode == Mode::Enforce {
             let generation = tunnel.generation().get().to_string();
             envoy.set_dynamic_metadata_string(metadata::NAMESPACE, metadata::GENERATION, &generation);
             for option in &settings.options {
                 envoy.set_socket_option_int(option.level, option.name, SocketOptionState::Prebind, option.value);
+            }
+            if let Some(tag) = pool_on.and_then(|worker| closing::tag(tunnel.generation().get(), worker)) {
+                envoy.set_socket_option_bytes(SOL_SOCKET, SO_SNDTIMEO, SocketOptionState::Prebind, &tag.option());
             }
             if let Some(after) = settings.config.close_after() {
                 let scheduler = envoy.new_scheduler();

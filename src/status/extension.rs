@@ -26,7 +26,7 @@ use super::{
     page,
     poller::{Failure, Poller},
 };
-use crate::{shared::shared, watch::gap::Gap};
+use crate::{closing::Closer, shared::shared, watch::gap::Gap};
 
 /// The pulse of the main thread: deadlines are met within it, statistics are as old.
 const TICK: Duration = Duration::from_millis(100);
@@ -40,6 +40,7 @@ pub(crate) struct StatusExtensionConfig {
     config: StatusConfig,
     metrics: Metrics,
     tick: Box<dyn EnvoyBootstrapExtensionTimer>,
+    closer: Mutex<Closer>,
     running: Arc<AtomicBool>,
     state: Mutex<State>,
 }
@@ -85,7 +86,7 @@ impl StatusExtensionConfig {
         let poller = Poller::new(watch.min_interval.get(), watch.max_interval.get(), watch.treat_as_removed.clone());
         let connection = config.suspect_after.map(|after| Connection::new(Gap::new(after.get()), Instant::now()));
         let state = State { poller, connection, in_flight: Vec::new(), sending: None };
-        Self { config, metrics, tick, running: Arc::default(), state: Mutex::new(state) }
+        Self { config, metrics, tick, closer: Mutex::new(Closer::new()), running: Arc::default(), state: Mutex::new(state) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -185,7 +186,12 @@ impl BootstrapExtensionConfig for StatusExtensionConfig {
         self.tick.enable(TICK);
         let now = Instant::now();
         shared().endpoints.close_removed(now);
+        let mut closer = self.closer.lock().unwrap_or_else(PoisonError::into_inner);
+        closer.tick(&shared().endpoints, now);
+        let (closed, left_behind) = (closer.total(), closer.left_behind());
+        drop(closer);
         self.metrics.publish(envoy, shared(), now);
+        self.metrics.publish_closing(envoy, closed, left_behind);
         self.ask(envoy, now);
     }
 
