@@ -84,7 +84,7 @@ pub struct Object<T>(pub T);
 
 /// A whole number from `MIN` to `MAX`.
 ///
-/// A `Struct` knows only doubles, so `2.0` is read as 2.
+/// A `Struct` knows only doubles, so `2.0` is read as 2; and so is the string `"2.0"`, see [`Ratio`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Whole<const MIN: u32, const MAX: u32>(u32);
 
@@ -93,6 +93,9 @@ pub struct Whole<const MIN: u32, const MAX: u32>(u32);
 pub struct Span<const MIN: u64, const MAX: u64>(Duration);
 
 /// A number from 0 to 1.
+///
+/// Where Envoy reads YAML, it hands a fraction inside a `Struct` over as a string: `ratio: 0.2` arrives as
+/// `"0.2"`. So a string that is a number counts as that number.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
 pub struct Ratio(f64);
 
@@ -149,7 +152,7 @@ impl<const MIN: u32, const MAX: u32> Whole<MIN, MAX> {
 impl<'de, const MIN: u32, const MAX: u32> Deserialize<'de> for Whole<MIN, MAX> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let allowed = || format!("must be a whole number from {MIN} to {MAX}");
-        let number = Value::deserialize(deserializer)?.as_f64().ok_or_else(|| D::Error::custom(allowed()))?;
+        let number = number(&Value::deserialize(deserializer)?).ok_or_else(|| D::Error::custom(allowed()))?;
         if number.fract() != 0.0 || number < f64::from(MIN) || number > f64::from(MAX) {
             return Err(D::Error::custom(allowed()));
         }
@@ -243,17 +246,23 @@ impl Ratio {
 
 impl<'de> Deserialize<'de> for Ratio {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Value::deserialize(deserializer)?
-            .as_f64()
+        number(&Value::deserialize(deserializer)?)
             .filter(|number| (0.0..=1.0).contains(number))
             .map(Self)
             .ok_or_else(|| D::Error::custom("must be a number from 0 to 1"))
     }
 }
 
+/// The number, or the one that the string spells in decimal, with or without an exponent.
+fn number(value: &Value) -> Option<f64> {
+    let Value::String(text) = value else { return value.as_f64() };
+    // Neither "inf" nor "nan", which `parse` knows too.
+    let plain = text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'.' | b'+' | b'-' | b'e' | b'E'));
+    if plain { text.parse().ok() } else { None }
+}
+
 /// Whether a part acts, only watches, or does nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
     /// Decide and act.
     #[default]
@@ -262,6 +271,23 @@ pub enum Mode {
     Observe,
     /// Do nothing.
     Off,
+}
+
+impl<'de> Deserialize<'de> for Mode {
+    /// Envoy's YAML reader takes `off` for `false`, as YAML 1.1 does.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        const WORDS: &[&str] = &["enforce", "observe", "off"];
+        match Value::deserialize(deserializer)? {
+            Value::Bool(false) => Ok(Self::Off),
+            Value::String(word) => match word.as_str() {
+                "enforce" => Ok(Self::Enforce),
+                "observe" => Ok(Self::Observe),
+                "off" => Ok(Self::Off),
+                other => Err(D::Error::unknown_variant(other, WORDS)),
+            },
+            _ => Err(D::Error::custom("must be one of \"enforce\", \"observe\" and \"off\"")),
+        }
+    }
 }
 
 #[cfg(test)]

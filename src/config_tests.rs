@@ -56,12 +56,30 @@ fn a_double_that_is_whole_is_a_whole_number() {
     assert_eq!(sample.count.get(), 7);
 }
 
+/// Envoy's YAML reader hands fractions inside a `Struct` over as strings, and `off` as `false`.
+#[test]
+fn numbers_and_modes_are_read_as_yaml_hands_them_over() {
+    for (text, share) in [("0.2", 0.2), ("1.0", 1.0), (".5", 0.5), ("1e-1", 0.1), ("0", 0.0)] {
+        let sample: Sample = parse("sample", format!(r#"{{"share":"{text}"}}"#).as_bytes()).expect(text);
+        assert_eq!(sample.share.get(), share, "{text}");
+    }
+    let sample: Sample = parse("sample", br#"{"count":"7.0","mode":false}"#).expect("what YAML makes of 7.0 and off");
+    assert_eq!((sample.count.get(), sample.mode), (7, Mode::Off));
+    for text in ["", " ", "0.2 ", "inf", "nan", "1.2.3", "0x1", "1_0", "e", "."] {
+        let error = refused(&format!(r#"{{"share":"{text}"}}"#));
+        assert_eq!(error.allowed, "must be a number from 0 to 1", "{text:?} is no number");
+    }
+}
+
 #[test]
 fn errors_name_field_value_and_what_is_allowed() {
     for (json, field, value, allowed) in [
         (r#"{"count":11}"#, "count", "11", "must be a whole number from 1 to 10"),
         (r#"{"count":1.5}"#, "count", "1.5", "must be a whole number from 1 to 10"),
-        (r#"{"count":"3"}"#, "count", "\"3\"", "must be a whole number from 1 to 10"),
+        (r#"{"count":"11"}"#, "count", "\"11\"", "must be a whole number from 1 to 10"),
+        (r#"{"count":"three"}"#, "count", "\"three\"", "must be a whole number from 1 to 10"),
+        (r#"{"share":"1.1"}"#, "share", "\"1.1\"", "must be a number from 0 to 1"),
+        (r#"{"mode":true}"#, "mode", "true", "must be one of \"enforce\", \"observe\" and \"off\""),
         (
             r#"{"wait":"5"}"#,
             "wait",

@@ -5,6 +5,7 @@
 //! [`retry`] reads `endpoints` to explain a reset. Each part has a pure core, which knows no Envoy type, and
 //! thin glue to its extension point; this file ties the glue to the names in Envoy's configuration.
 
+mod address;
 mod closing;
 pub mod config;
 pub mod endpoints;
@@ -20,8 +21,9 @@ use std::sync::Arc;
 
 use envoy_proxy_dynamic_modules_rust_sdk::{
     BootstrapExtensionConfig, ConfigValidatorConfig, EnvoyBootstrapExtensionConfig, EnvoyHttpFilterConfigImpl,
-    EnvoyHttpFilterImpl, EnvoyNetworkFilterConfigImpl, EnvoyNetworkFilterImpl, HttpFilterConfig, HttpPerRouteConfig,
-    NetworkFilterConfig, declare_all_init_functions, envoy_log_error,
+    EnvoyHttpFilterImpl, EnvoyNetworkFilterConfigImpl, EnvoyNetworkFilterImpl, HttpFilterConfig, NetworkFilterConfig,
+    declare_all_init_functions, envoy_log_error,
+    extra::{Feature, HttpPerRouteConfig, envoy_has},
 };
 
 use crate::{
@@ -39,6 +41,9 @@ mod endpoints_breaks_tests;
 #[cfg(test)]
 #[path = "endpoints/close_tests.rs"]
 mod endpoints_close_tests;
+#[cfg(test)]
+#[path = "endpoints/memory_tests.rs"]
+mod endpoints_memory_tests;
 #[cfg(test)]
 #[path = "endpoints/model_tests.rs"]
 mod endpoints_model_tests;
@@ -62,8 +67,9 @@ fn http_filter(
     config: &[u8],
 ) -> Option<Box<dyn HttpFilterConfig<EnvoyHttpFilterImpl>>> {
     let endpoints = Arc::clone(&shared::shared().endpoints);
-    let config =
-        accept(selected(name, "filter_name", retry::PART).and_then(|()| RetryConfig::new(config, envoy, endpoints)))?;
+    let shows_attempts = envoy_has(Feature::FailureAttributes);
+    let selected = selected(name, "filter_name", retry::PART);
+    let config = accept(selected.and_then(|()| RetryConfig::new(config, envoy, endpoints, shows_attempts)))?;
     Some(Box::new(config))
 }
 
@@ -87,9 +93,12 @@ fn bootstrap_extension(
     name: &str,
     config: &[u8],
 ) -> Option<Box<dyn BootstrapExtensionConfig>> {
-    let config =
-        accept(selected(name, "extension_name", status::config::NAME).and_then(|()| StatusConfig::parse(config)))?;
-    Some(Box::new(StatusExtensionConfig::new(config, envoy)))
+    let config = accept(
+        selected(name, "extension_name", status::config::NAME)
+            .and_then(|()| StatusConfig::parse(config))
+            .and_then(|config| StatusExtensionConfig::new(config, envoy)),
+    )?;
+    Some(Box::new(config))
 }
 
 fn config_validator(name: &str, config: &[u8]) -> Option<Box<dyn ConfigValidatorConfig>> {

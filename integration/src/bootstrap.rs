@@ -36,6 +36,8 @@ mod at {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bootstrap {
     value: Value,
+    /// The text that it was read from, as long as nothing is changed.
+    text: Option<String>,
 }
 
 /// The proxy's certificate, key and trust anchor, as PEM files.
@@ -57,8 +59,28 @@ impl Bootstrap {
     /// # Errors
     /// If it cannot be read, or is no YAML.
     pub fn load() -> Result<Self> {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../envoy-config/standalone/waypoint.yaml");
-        let text = std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+        Self::read(&shipped_folder().join("waypoint.yaml"))
+    }
+
+    /// Every bootstrap that is shipped, by its path.
+    ///
+    /// # Errors
+    /// If the folder cannot be read.
+    pub fn shipped() -> Result<Vec<PathBuf>> {
+        let folder = shipped_folder();
+        let entries = std::fs::read_dir(&folder).with_context(|| format!("read {}", folder.display()))?;
+        let mut files = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+        files.retain(|path| path.extension().is_some_and(|extension| extension == "yaml"));
+        files.sort();
+        Ok(files)
+    }
+
+    /// A bootstrap from a file.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is no YAML.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
         Self::from_yaml(&text).with_context(|| format!("parse {}", path.display()))
     }
 
@@ -68,7 +90,7 @@ impl Bootstrap {
     /// If it is no YAML.
     pub fn from_yaml(text: &str) -> Result<Self> {
         let value = serde_saphyr::from_str(text).context("not YAML")?;
-        Ok(Self { value })
+        Ok(Self { value, text: Some(text.to_owned()) })
     }
 
     /// The configuration as it is now.
@@ -76,13 +98,24 @@ impl Bootstrap {
         &self.value
     }
 
-    /// Writes it as JSON, which Envoy reads from files that end in `.json`.
+    /// Writes it as YAML, as operators do. Envoy's two readers differ: in a `google.protobuf.Struct` a
+    /// fraction of a YAML file becomes a string, one of a JSON file a number.
     ///
     /// # Errors
     /// If the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<()> {
-        let text = serde_json::to_string_pretty(&self.value)?;
-        std::fs::write(path, text).with_context(|| format!("write {}", path.display()))
+        std::fs::write(path, self.to_yaml()?).with_context(|| format!("write {}", path.display()))
+    }
+
+    /// The configuration as YAML text: byte for byte what was read, where nothing was changed.
+    ///
+    /// # Errors
+    /// If it cannot be written as YAML.
+    pub fn to_yaml(&self) -> Result<String> {
+        match &self.text {
+            Some(text) => Ok(text.clone()),
+            None => serde_saphyr::to_string(&self.value).context("write YAML"),
+        }
     }
 
     // --- by place ---
@@ -94,6 +127,7 @@ impl Bootstrap {
     /// If the parent does not exist.
     pub fn patch(mut self, pointer: &str, value: Value) -> Result<Self> {
         let (parent, key) = split(pointer)?;
+        self.text = None;
         match self.value.pointer_mut(parent) {
             Some(Value::Object(map)) => {
                 map.insert(key, value);
@@ -114,6 +148,7 @@ impl Bootstrap {
     /// If nothing is there.
     pub fn remove(mut self, pointer: &str) -> Result<Self> {
         let (parent, key) = split(pointer)?;
+        self.text = None;
         let removed = match self.value.pointer_mut(parent) {
             Some(Value::Object(map)) => map.remove(&key).is_some(),
             Some(Value::Array(list)) => match key.parse() {
@@ -210,19 +245,6 @@ impl Bootstrap {
         .patch(&format!("{tls}/validation_context/trusted_ca"), path(&files.root)?)
     }
 
-    /// Peers must have a SPIFFE id that begins so.
-    ///
-    /// # Errors
-    /// If the file has lost its place.
-    pub fn with_peer_prefix(self, prefix: &str) -> Result<Self> {
-        let cluster = self.cluster("connect_originate")?;
-        let context = format!("{cluster}/transport_socket/typed_config/common_tls_context/validation_context");
-        self.patch(
-            &format!("{context}/match_typed_subject_alt_names"),
-            json!([{ "san_type": "URI", "matcher": { "prefix": prefix } }]),
-        )
-    }
-
     // --- services ---
 
     /// One route for each host (port 80), made like the file's example, in this order.
@@ -236,7 +258,7 @@ impl Bootstrap {
         let all: Result<Vec<Value>> = hosts
             .iter()
             .map(|host| {
-                let route = Bootstrap { value: example.clone() }
+                let route = Bootstrap { value: example.clone(), text: None }
                     .patch("/name", json!(host))?
                     .patch("/match/headers/0/string_match", json!({ "exact": host }))?
                     .patch("/route/cluster", json!(cluster_name(host, 80)))?;
@@ -370,6 +392,10 @@ impl CertificateFiles {
             root: write("root-cert.pem", root)?,
         })
     }
+}
+
+fn shipped_folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../envoy-config/standalone")
 }
 
 /// A length of time as Envoy's JSON writes it.

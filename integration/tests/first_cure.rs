@@ -179,6 +179,6 @@ async fn a_reset_is_explained_to_the_operator() {
     let reply = mesh.post(ECHO, "/order").await.unwrap();
     let entry = mesh.envoy.wait_for_access_log(WITHIN, |entry| entry["request_id"] == reply.id.as_str()).await.unwrap();
     assert_eq!(entry["response_flags"], "UC", "{entry:#}");
-    assert_eq!(entry["stale_guard"]["reset_class"], "fresh", "{entry:#}");
-    assert_eq!(mesh.stat("fence_reset_fresh").await.unwrap(), 1);
+    assert_eq!(entry["stale_guard"]["reset_class"], "broken", "{entry:#}");
+    assert_eq!(mesh.stat("fence_reset_broken").await.unwrap(), 1);
 }

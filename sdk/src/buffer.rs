@@ -5,7 +5,6 @@ use std::marker::PhantomData;
 
 use crate::abi::{
     envoy_dynamic_module_type_envoy_buffer as RawBuffer, envoy_dynamic_module_type_envoy_http_header as RawHeader,
-    envoy_dynamic_module_type_module_buffer as ModuleBuffer,
     envoy_dynamic_module_type_module_http_header as ModuleHeader,
 };
 
@@ -16,13 +15,6 @@ use crate::abi::{
 pub struct EnvoyBuffer<'a> {
     raw: RawBuffer,
     owner: PhantomData<&'a [u8]>,
-}
-
-/// As [`EnvoyBuffer`], for a body chunk that may be changed in place (its length stays).
-#[repr(transparent)]
-pub struct EnvoyMutBuffer<'a> {
-    raw: RawBuffer,
-    owner: PhantomData<&'a mut [u8]>,
 }
 
 /// A slice from Envoy's pointer and length: a null pointer or an impossible length is empty.
@@ -41,9 +33,9 @@ pub(crate) unsafe fn slice_or_empty<'a, T>(ptr: *const T, len: usize) -> &'a [T]
 // === impl EnvoyBuffer ===
 
 impl<'a> EnvoyBuffer<'a> {
-    /// A view of the module's own text, for tests and constants.
-    pub const fn new(text: &'a str) -> Self {
-        Self { raw: RawBuffer { ptr: text.as_ptr(), length: text.len() }, owner: PhantomData }
+    /// A view of the module's own bytes, for tests.
+    pub const fn new(bytes: &'a [u8]) -> Self {
+        Self { raw: RawBuffer { ptr: bytes.as_ptr(), length: bytes.len() }, owner: PhantomData }
     }
 
     /// # Safety
@@ -52,27 +44,26 @@ impl<'a> EnvoyBuffer<'a> {
         Self { raw, owner: PhantomData }
     }
 
-    /// The bytes.
-    pub fn as_slice(&self) -> &'a [u8] {
+    /// The bytes. They are borrowed from this view, as in the official crate.
+    pub fn as_slice(&self) -> &[u8] {
+        self.bytes()
+    }
+
+    /// The bytes, for as long as Envoy keeps them.
+    pub(crate) fn bytes(&self) -> &'a [u8] {
         // SAFETY: the constructors take only buffers that live for `'a`.
         unsafe { slice_or_empty(self.raw.ptr, self.raw.length) }
     }
 
     /// The bytes as text; what is not UTF-8 becomes U+FFFD.
-    pub fn to_str_lossy(&self) -> Cow<'a, str> {
-        String::from_utf8_lossy(self.as_slice())
-    }
-}
-
-impl<'a> From<&'a [u8]> for EnvoyBuffer<'a> {
-    fn from(bytes: &'a [u8]) -> Self {
-        Self { raw: RawBuffer { ptr: bytes.as_ptr(), length: bytes.len() }, owner: PhantomData }
+    pub(crate) fn to_str_lossy(self) -> Cow<'a, str> {
+        String::from_utf8_lossy(self.bytes())
     }
 }
 
 impl Default for EnvoyBuffer<'_> {
     fn default() -> Self {
-        Self::new("")
+        Self::new(b"")
     }
 }
 
@@ -80,32 +71,6 @@ impl std::fmt::Debug for EnvoyBuffer<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:?}", self.to_str_lossy())
     }
-}
-
-// === impl EnvoyMutBuffer ===
-
-impl EnvoyMutBuffer<'_> {
-    /// The bytes.
-    pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: made only by `chunks`, from buffers that live as long as `self`.
-        unsafe { slice_or_empty(self.raw.ptr, self.raw.length) }
-    }
-
-    /// The bytes, to be changed in place.
-    pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        if self.as_slice().is_empty() {
-            return &mut [];
-        }
-        // SAFETY: checked to be a real slice; body chunks are Envoy's mutable memory, and the
-        // exclusive borrow on the filter lets nobody else in.
-        unsafe { std::slice::from_raw_parts_mut(self.raw.ptr.cast_mut(), self.raw.length) }
-    }
-}
-
-/// # Safety
-/// `raw` is null, or points to `length` bytes that live for `'a` and that nobody else touches.
-pub(crate) unsafe fn mut_chunk<'a>(raw: RawBuffer) -> EnvoyMutBuffer<'a> {
-    EnvoyMutBuffer { raw, owner: PhantomData }
 }
 
 // === free functions ===
@@ -135,11 +100,6 @@ pub(crate) fn module_headers(headers: &[(&str, &[u8])]) -> Vec<ModuleHeader> {
     headers.iter().map(|header| ModuleHeader::from(*header)).collect()
 }
 
-/// Labels as the ABI takes them; the result borrows from `labels`.
-pub(crate) fn module_buffers(labels: &[&str]) -> Vec<ModuleBuffer> {
-    labels.iter().map(|label| ModuleBuffer::from(*label)).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -163,7 +123,7 @@ mod tests {
 
     #[test]
     fn bytes_that_are_not_utf8_become_replacement_characters() {
-        let buffer = EnvoyBuffer::from(&b"a\xffb"[..]);
+        let buffer = EnvoyBuffer::new(b"a\xffb");
         assert_eq!(buffer.to_str_lossy(), "a\u{fffd}b");
         assert_eq!(buffer.as_slice(), b"a\xffb");
     }

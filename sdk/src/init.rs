@@ -1,48 +1,28 @@
-//! `program_init`, and the macros that declare it in the user's crate.
+//! `program_init`, and the macro that declares it in the user's crate.
 
 use std::ffi::c_char;
 use std::io::Write;
-use std::sync::OnceLock;
 
 use crate::abi::{self, ABI_VERSION_BEFORE_1_40};
-use crate::bootstrap::NewBootstrapExtensionConfigFunction;
-use crate::config_validator::NewConfigValidatorConfigFunction;
-use crate::guard::guard;
+use crate::guard::{guard, quiet_guarded_panics};
 use crate::http::{
     EnvoyHttpFilterConfigImpl, EnvoyHttpFilterImpl, NewHttpFilterConfigFunction, NewHttpFilterPerRouteConfigFunction,
 };
 use crate::network::{EnvoyNetworkFilterConfigImpl, EnvoyNetworkFilterImpl, NewNetworkFilterConfigFunction};
+use crate::{bootstrap, config_validator, http, network};
 
 /// Called once on the main thread when the module is loaded; `false` rejects the module.
 pub type ProgramInitFunction = fn() -> bool;
 
-static FACTORIES: OnceLock<Factories> = OnceLock::new();
-static SERVER: OnceLock<Server> = OnceLock::new();
-
-/// What does not change while the server runs.
-struct Server {
-    concurrency: u32,
-    validation: bool,
-}
-
-/// The user's constructors, one per extension point. Filled by the `declare_*` macros.
+/// The user's constructors, one per extension point. Filled by the macro.
 #[doc(hidden)]
 #[derive(Clone, Copy, Default)]
 pub struct Factories {
     pub http: Option<NewHttpFilterConfigFunction<EnvoyHttpFilterConfigImpl, EnvoyHttpFilterImpl>>,
     pub http_per_route: Option<NewHttpFilterPerRouteConfigFunction>,
     pub network: Option<NewNetworkFilterConfigFunction<EnvoyNetworkFilterConfigImpl, EnvoyNetworkFilterImpl>>,
-    pub bootstrap: Option<NewBootstrapExtensionConfigFunction>,
-    pub config_validator: Option<NewConfigValidatorConfigFunction>,
-}
-
-/// The constructors in force.
-pub(crate) fn factories() -> Factories {
-    #[cfg(any(test, feature = "testing"))]
-    if let Some(factories) = crate::testing::factories() {
-        return factories;
-    }
-    FACTORIES.get().copied().unwrap_or_default()
+    pub bootstrap: Option<bootstrap::NewBootstrapExtensionConfigFunction>,
+    pub config_validator: Option<config_validator::NewConfigValidatorConfigFunction>,
 }
 
 /// Body of the exported `program_init`: fills the callback table, keeps the constructors, runs the
@@ -57,12 +37,12 @@ pub fn program_init(init: ProgramInitFunction, factories: Factories) -> *const c
         );
         return std::ptr::null();
     }
-    let _ = FACTORIES.set(factories);
-    // Both may be asked on the main thread only, which is where this runs, and never change.
-    let _ = SERVER.set(Server {
-        concurrency: abi::envoy!(get_concurrency() or 1),
-        validation: abi::envoy!(is_validation_mode() or false),
-    });
+    quiet_guarded_panics();
+    http::FACTORY.set(factories.http);
+    http::PER_ROUTE_FACTORY.set(factories.http_per_route);
+    network::FACTORY.set(factories.network);
+    bootstrap::FACTORY.set(factories.bootstrap);
+    config_validator::FACTORY.set(factories.config_validator);
     match guard("program_init", init) {
         Some(true) => {}
         Some(false) => {
@@ -79,17 +59,6 @@ pub fn program_init(init: ProgramInitFunction, factories: Factories) -> *const c
     }
 }
 
-/// Worker threads that Envoy runs (`--concurrency`), read when the module was loaded; 1 without
-/// Envoy. Any thread. (The official crate's function reads it anew and is `unsafe` for that.)
-pub fn get_server_concurrency() -> u32 {
-    SERVER.get().map_or(1, |server| server.concurrency)
-}
-
-/// Whether Envoy only checks its configuration (`--mode validate`). Any thread, as above.
-pub fn is_validation_mode() -> bool {
-    SERVER.get().is_some_and(|server| server.validation)
-}
-
 /// Declares the module: `init`, then any of `http`, `http_per_route`, `network`, `bootstrap`,
 /// `config_validator`, each with its constructor, in any order.
 ///
@@ -104,32 +73,5 @@ macro_rules! declare_all_init_functions {
             $(factories.$key = ::core::option::Option::Some($factory);)+
             $crate::__private::program_init($init, factories)
         }
-    };
-}
-
-/// Declares a module with an HTTP filter, and with per-route configuration if a third function is given.
-#[macro_export]
-macro_rules! declare_init_functions {
-    ($init:expr, $http:expr $(,)?) => {
-        $crate::declare_all_init_functions!($init, http: $http);
-    };
-    ($init:expr, $http:expr, $per_route:expr $(,)?) => {
-        $crate::declare_all_init_functions!($init, http: $http, http_per_route: $per_route);
-    };
-}
-
-/// Declares a module with a network filter.
-#[macro_export]
-macro_rules! declare_network_filter_init_functions {
-    ($init:expr, $network:expr $(,)?) => {
-        $crate::declare_all_init_functions!($init, network: $network);
-    };
-}
-
-/// Declares a module with a bootstrap extension.
-#[macro_export]
-macro_rules! declare_bootstrap_init_functions {
-    ($init:expr, $bootstrap:expr $(,)?) => {
-        $crate::declare_all_init_functions!($init, bootstrap: $bootstrap);
     };
 }

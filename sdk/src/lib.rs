@@ -14,37 +14,41 @@
 //! # What hooks guarantee
 //! - A panic ends in the hook: the answer is "continue"; a configuration being made is rejected; a
 //!   filter being made is inert; a validator's update passes; shutdown completes.
-//!   [`panics_caught`] counts. After a panic, that filter or extension runs no more.
-//! - A hook that Envoy runs inside another hook of the same object gets the default answer, and the
-//!   object is not touched (`send_response` in `on_request_headers` runs `on_local_reply`).
+//!   [`extra::panics_caught`] counts. After a panic, that filter or extension runs no more, and what one
+//!   of its earlier hooks had stopped goes on.
+//! - A hook that Envoy runs inside another hook of the same object does not touch the object. One that
+//!   wants an answer gets the default one (`send_response` in `on_request_headers` runs
+//!   `on_local_reply`); one that tells of something runs when the outer one has returned
+//!   (`on_stream_complete`, `on_event`).
 //! - An object that Envoy destroys inside one of its hooks lives until that hook returns; calls to
 //!   Envoy through it do nothing from then on.
 //! - Null buffers are empty, names and configurations that are not UTF-8 are converted lossily, and
-//!   unknown enum values are `Unknown`.
+//!   an enum value that is not known is never made into an enum.
 //!
 //! # Testing
 //! A crate's tests link as they are: without Envoy each callback gives its default answer. For more,
-//! implement the traits of Envoy's side, whose methods all have defaults; or enable the feature
-//! `testing` for `dev-dependencies`, install fake callbacks, and call the exported hooks.
+//! implement the traits of Envoy's side, whose methods all have defaults.
 //!
 //! # Threads
-//! Configurations are made on the main thread, used on all, and may be dropped on any. A filter stays
-//! on one worker. A bootstrap extension, its timers and a validator stay on the main thread.
+//! Configurations are made on the main thread, used on all, and may be dropped on any. A filter's hooks
+//! run on one worker; an HTTP filter is dropped there, a network filter possibly on a thread that commits
+//! an event to it. A bootstrap extension, its timers and a validator stay on the main thread.
 //! Schedulers are for any thread. Server start, measured on 1.38.3, 1.39.3 and 1.40.0: `init`,
 //! bootstrap configuration, bootstrap extension, the validator of `ads_config` (1.40), then filters
 //! of static listeners (network, per route, HTTP), then `on_server_initialized`. So what a bootstrap
 //! configuration puts in a `static` is there for all the others.
 //!
-//! # Differences from the official crate
-//! Traits of Envoy's side have default methods, so that a test's fake is short; configuration
-//! traits are `Send + Sync` and per-route configuration is `dyn Any + Send + Sync`, since any thread
-//! may drop them; [`get_server_concurrency`] and [`is_validation_mode`] are safe; enums that Envoy
-//! sends have a variant `Unknown`; typed filter state is copied; a panicking validator accepts.
+//! # The official crate
+//! What is here has the official names and types, which a test compares with `official-api.txt`; what the
+//! official crate does not have is in [`extra`]. `docs/sdk.md` describes the swap and what it costs.
 
 pub mod abi;
 mod bootstrap;
 mod buffer;
+mod config;
 mod config_validator;
+pub mod extra;
+mod factory;
 mod guard;
 mod http;
 mod init;
@@ -54,45 +58,37 @@ mod network;
 mod scheduler;
 mod slot;
 mod tagged_sockets;
-#[cfg(any(test, feature = "testing"))]
-pub mod testing;
+#[cfg(test)]
+mod testing;
 
 pub use bootstrap::{
     BootstrapExtension, BootstrapExtensionConfig, CompletionCallback, EnvoyBootstrapExtension,
-    EnvoyBootstrapExtensionConfig, EnvoyBootstrapExtensionTimer, FILE_WATCHER_EVENT_MODIFIED,
-    FILE_WATCHER_EVENT_MOVED_TO, NewBootstrapExtensionConfigFunction,
+    EnvoyBootstrapExtensionConfig, EnvoyBootstrapExtensionTimer, NewBootstrapExtensionConfigFunction,
 };
-pub use buffer::{EnvoyBuffer, EnvoyMutBuffer};
+pub use buffer::EnvoyBuffer;
 pub use config_validator::{
     ConfigValidatorConfig, ConfigValidatorContext, ConfigValidatorResource, NewConfigValidatorConfigFunction,
 };
-pub use guard::panics_caught;
 pub use http::{
-    ClusterHostCount, EnvoyHttpFilter, EnvoyHttpFilterConfig, EnvoyHttpFilterConfigImpl, EnvoyHttpFilterImpl, Headers,
-    HttpFilter, HttpFilterConfig, HttpPerRouteConfig, NewHttpFilterConfigFunction, NewHttpFilterPerRouteConfigFunction,
+    EnvoyHttpFilter, EnvoyHttpFilterConfig, EnvoyHttpFilterConfigImpl, EnvoyHttpFilterImpl, HttpFilter,
+    HttpFilterConfig, NewHttpFilterConfigFunction, NewHttpFilterPerRouteConfigFunction,
 };
-pub use init::{ProgramInitFunction, get_server_concurrency, is_validation_mode};
-pub use log::{is_log_enabled, log_message};
-pub use metrics::{
-    EnvoyCounterId, EnvoyCounterVecId, EnvoyGaugeId, EnvoyGaugeVecId, EnvoyHistogramId, EnvoyHistogramVecId,
-    MetricResult,
-};
+pub use init::ProgramInitFunction;
+pub use log::is_log_enabled;
+pub use metrics::{EnvoyCounterId, EnvoyGaugeId, EnvoyHistogramId};
 pub use network::{
     EnvoyNetworkFilter, EnvoyNetworkFilterConfig, EnvoyNetworkFilterConfigImpl, EnvoyNetworkFilterImpl, NetworkFilter,
     NetworkFilterConfig, NewNetworkFilterConfigFunction,
 };
-pub use scheduler::{
-    Detached, EnvoyBootstrapExtensionConfigScheduler, EnvoyHttpFilterConfigScheduler, EnvoyHttpFilterScheduler,
-    EnvoyNetworkFilterConfigScheduler, EnvoyNetworkFilterScheduler,
-};
-pub use tagged_sockets::{Found, SO_SNDTIMEO, SOL_SOCKET, SocketTag, TaggedSockets};
+pub use scheduler::{EnvoyBootstrapExtensionConfigScheduler, EnvoyHttpFilterScheduler, EnvoyNetworkFilterScheduler};
 
 /// What the macros use.
 #[doc(hidden)]
 pub mod __private {
     pub use crate::init::{Factories, program_init};
+    pub use crate::log::log_message;
 
-    /// The exported hooks, to be called as Envoy would.
+    /// The exported hooks; public, so that they are exported from the user's library too.
     pub mod hooks {
         pub use crate::bootstrap::exported as bootstrap;
         pub use crate::config_validator::exported as config_validator;

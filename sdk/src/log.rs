@@ -8,6 +8,7 @@ pub fn is_log_enabled(level: LogLevel) -> bool {
 }
 
 /// Writes one message; on Envoy 1.40 and later with the place in the source that it comes from.
+#[doc(hidden)]
 pub fn log_message(level: LogLevel, message: &str, file: &str, line: u32) {
     if crate::abi::callbacks().log_v2.is_some() {
         envoy!(log_v2(level.as_raw(), message.into(), file.into(), line) or ());
@@ -19,29 +20,53 @@ pub fn log_message(level: LogLevel, message: &str, file: &str, line: u32) {
 /// Logs at a level; the message is formatted only if that level is enabled.
 #[macro_export]
 macro_rules! envoy_log {
-    ($level:ident, $($arg:tt)+) => {{
-        let level = $crate::abi::envoy_dynamic_module_type_log_level::$level;
+    ($level:expr, $($arg:tt)*) => {{
+        let level = $level;
         if $crate::is_log_enabled(level) {
-            $crate::log_message(level, &::std::format!($($arg)+), ::core::file!(), ::core::line!());
+            $crate::__private::log_message(level, &::std::format!($($arg)*), ::core::file!(), ::core::line!());
         }
     }};
 }
 
 /// Logs at trace level.
 #[macro_export]
-macro_rules! envoy_log_trace { ($($arg:tt)+) => { $crate::envoy_log!(Trace, $($arg)+) }; }
+macro_rules! envoy_log_trace {
+    ($($arg:tt)*) => {
+        $crate::envoy_log!($crate::abi::envoy_dynamic_module_type_log_level::Trace, $($arg)*)
+    };
+}
 /// Logs at debug level.
 #[macro_export]
-macro_rules! envoy_log_debug { ($($arg:tt)+) => { $crate::envoy_log!(Debug, $($arg)+) }; }
+macro_rules! envoy_log_debug {
+    ($($arg:tt)*) => {
+        $crate::envoy_log!($crate::abi::envoy_dynamic_module_type_log_level::Debug, $($arg)*)
+    };
+}
 /// Logs at info level.
 #[macro_export]
-macro_rules! envoy_log_info { ($($arg:tt)+) => { $crate::envoy_log!(Info, $($arg)+) }; }
+macro_rules! envoy_log_info {
+    ($($arg:tt)*) => {
+        $crate::envoy_log!($crate::abi::envoy_dynamic_module_type_log_level::Info, $($arg)*)
+    };
+}
 /// Logs at warn level.
 #[macro_export]
-macro_rules! envoy_log_warn { ($($arg:tt)+) => { $crate::envoy_log!(Warn, $($arg)+) }; }
+macro_rules! envoy_log_warn {
+    ($($arg:tt)*) => {
+        $crate::envoy_log!($crate::abi::envoy_dynamic_module_type_log_level::Warn, $($arg)*)
+    };
+}
 /// Logs at error level.
 #[macro_export]
-macro_rules! envoy_log_error { ($($arg:tt)+) => { $crate::envoy_log!(Error, $($arg)+) }; }
+macro_rules! envoy_log_error {
+    ($($arg:tt)*) => {
+        $crate::envoy_log!($crate::abi::envoy_dynamic_module_type_log_level::Error, $($arg)*)
+    };
+}
 /// Logs at critical level.
 #[macro_export]
-macro_rules! envoy_log_critical { ($($arg:tt)+) => { $crate::envoy_log!(Critical, $($arg)+) }; }
+macro_rules! envoy_log_critical {
+    ($($arg:tt)*) => {
+        $crate::envoy_log!($crate::abi::envoy_dynamic_module_type_log_level::Critical, $($arg)*)
+    };
+}

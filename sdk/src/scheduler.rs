@@ -2,6 +2,9 @@
 //!
 //! A scheduler holds a weak reference: a commit after the object's end does nothing. Each is deleted
 //! exactly once, when dropped. Threads that hold one must end before Envoy shuts down.
+//!
+//! Measured: the commit of a network filter's scheduler holds the filter for a moment, so that the
+//! filter may be destroyed, and the user's object dropped, on the thread that commits.
 
 use std::ffi::c_void;
 
@@ -62,22 +65,15 @@ macro_rules! schedulers {
 }
 
 /// A scheduler of no object: what a handle without Envoy gives out.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Detached;
+pub(crate) struct Detached;
 
 schedulers! {
     /// Runs [`HttpFilter::on_scheduled`](crate::HttpFilter::on_scheduled) on the stream's worker.
     EnvoyHttpFilterScheduler EnvoyHttpFilterSchedulerImpl
         http_filter_scheduler_new http_filter_scheduler_commit http_filter_scheduler_delete;
-    /// Runs [`HttpFilterConfig::on_scheduled`](crate::HttpFilterConfig::on_scheduled) on the main thread.
-    EnvoyHttpFilterConfigScheduler EnvoyHttpFilterConfigSchedulerImpl
-        http_filter_config_scheduler_new http_filter_config_scheduler_commit http_filter_config_scheduler_delete;
     /// Runs [`NetworkFilter::on_scheduled`](crate::NetworkFilter::on_scheduled) on the connection's worker.
     EnvoyNetworkFilterScheduler EnvoyNetworkFilterSchedulerImpl
         network_filter_scheduler_new network_filter_scheduler_commit network_filter_scheduler_delete;
-    /// Runs [`NetworkFilterConfig::on_config_scheduled`](crate::NetworkFilterConfig::on_config_scheduled) on the main thread.
-    EnvoyNetworkFilterConfigScheduler EnvoyNetworkFilterConfigSchedulerImpl
-        network_filter_config_scheduler_new network_filter_config_scheduler_commit network_filter_config_scheduler_delete;
     /// Runs [`BootstrapExtensionConfig::on_scheduled`](crate::BootstrapExtensionConfig::on_scheduled) on the main thread.
     EnvoyBootstrapExtensionConfigScheduler EnvoyBootstrapExtensionConfigSchedulerImpl
         bootstrap_extension_config_scheduler_new bootstrap_extension_config_scheduler_commit bootstrap_extension_config_scheduler_delete;

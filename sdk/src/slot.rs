@@ -3,19 +3,22 @@
 //! ALWAYS
 //! - one hook at a time holds the user's object: the outermost one;
 //! - a hook that Envoy runs inside another hook of the same object (`send_response` runs
-//!   `local_reply`) gets its default answer and does not touch the object;
+//!   `local_reply`) does not touch the object: one that wants an answer gets the default one; one
+//!   that only tells something is kept and delivered when the outer hook has returned;
 //! - an object destroyed inside one of its own hooks (Envoy up to 1.39 does that) lives on until
-//!   that hook has returned, but its handle to Envoy goes null at once;
+//!   that hook has returned and what was kept is delivered, but its handle to Envoy goes null at once;
 //! - after a panic in a hook the object is never run again; it is dropped with its slot.
 //!
 //! NEVER
 //! - is a `&mut` to the object handed out twice;
-//! - does a call through the handle reach an Envoy object that is gone.
+//! - does a call through the handle reach an Envoy object that is gone;
+//! - is a lock held while the object, or Envoy, runs.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use crate::guard::{drop_guarded, guard};
 
@@ -26,12 +29,26 @@ const DOOMED: u8 = 2;
 /// A hook panicked, or the object never came to be.
 const INERT: u8 = 3;
 
-/// One user object and its state. Filters use it on one worker only; the state is atomic all the
-/// same, so that a bootstrap hook on a thread of its own meets a busy slot, not a data race.
-pub(crate) struct Slot<T: ?Sized> {
+/// What lives in a slot.
+pub(crate) trait Occupant: Sized {
+    /// What a hook that wants no answer tells; kept while another hook of the same object runs.
+    type Event: Copy + Send;
+
+    /// Runs the hook of an event.
+    fn deliver(&mut self, handle: &Handle, event: Self::Event);
+
+    /// A hook has panicked; the object will run no more. For what must not wait for it for ever.
+    fn after_panic(&mut self, _handle: &Handle) {}
+}
+
+/// One user object and its state. Hooks of one object run on one thread; the state is atomic all the
+/// same, so that a hook on a thread of its own meets a busy slot, not a data race.
+pub(crate) struct Slot<T: Occupant> {
     state: AtomicU8,
     handle: Handle,
-    object: UnsafeCell<Option<Box<T>>>,
+    /// Events that arrived while a hook ran.
+    kept: Mutex<Vec<T::Event>>,
+    object: UnsafeCell<Option<T>>,
 }
 
 /// Envoy's pointer for a slot's object; null once Envoy has destroyed it.
@@ -51,17 +68,18 @@ impl Handle {
 
 // === impl Slot ===
 
-impl<T: ?Sized> Slot<T> {
+impl<T: Occupant> Slot<T> {
     /// Makes the slot, then its object by `make`, which may already use the handle. A panic in
     /// `make` leaves an inert slot: all hooks give their default answers.
     pub(crate) fn create(
         hook: &'static str,
         envoy: *mut c_void,
-        make: impl FnOnce(&Handle) -> Option<Box<T>>,
+        make: impl FnOnce(&Handle) -> Option<T>,
     ) -> *const c_void {
         let slot = Box::new(Self {
             state: AtomicU8::new(BUSY),
             handle: Handle(AtomicPtr::new(envoy)),
+            kept: Mutex::default(),
             object: UnsafeCell::new(None),
         });
         let object = guard(hook, || make(&slot.handle)).flatten();
@@ -95,17 +113,37 @@ impl<T: ?Sized> Slot<T> {
         if !envoy.is_null() {
             slot.handle.0.store(envoy, Ordering::Relaxed);
         }
-        let outcome = guard(hook, || {
-            // SAFETY: BUSY gives this call, and no other, the object.
-            let object = unsafe { (*slot.object.get()).as_deref_mut() };
-            object.map(|object| body(object, &slot.handle))
-        });
-        let next = if outcome.is_some() { IDLE } else { INERT };
+        let outcome = guard(hook, || slot.with_object(body));
+        let mut alive = outcome.is_some();
+        while alive && let Some(event) = slot.next_kept() {
+            alive = guard(hook, || slot.with_object(|object, handle| object.deliver(handle, event))).is_some();
+        }
+        if !alive {
+            let _ = guard(hook, || slot.with_object(T::after_panic));
+        }
+        let next = if alive { IDLE } else { INERT };
         if slot.state.compare_exchange(BUSY, next, Ordering::AcqRel, Ordering::Acquire).is_err() {
             // SAFETY: DOOMED: Envoy has given the slot up and left it to us.
             unsafe { Self::free(hook, raw) };
         }
         outcome.flatten().unwrap_or(default)
+    }
+
+    /// Runs the hook of an event: now if the object is idle, after the hook in progress if it is busy.
+    ///
+    /// # Safety
+    /// As for [`Slot::run`].
+    pub(crate) unsafe fn notify(hook: &'static str, slot_ptr: *const c_void, envoy: *mut c_void, event: T::Event) {
+        // SAFETY: the caller's promise.
+        let Some(slot) = (unsafe { slot_ptr.cast::<Self>().as_ref() }) else {
+            return;
+        };
+        if slot.state.load(Ordering::Acquire) == BUSY {
+            slot.kept.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+            return;
+        }
+        // SAFETY: passed on.
+        unsafe { Self::run(hook, slot_ptr, envoy, (), |object, handle| object.deliver(handle, event)) };
     }
 
     /// Envoy's side is going away: from now on the handle is null.
@@ -135,6 +173,19 @@ impl<T: ?Sized> Slot<T> {
             // SAFETY: no hook runs, and Envoy will call none any more.
             unsafe { Self::free(hook, raw) };
         }
+    }
+
+    /// The object, for the hook that has made the slot BUSY.
+    fn with_object<R>(&self, body: impl FnOnce(&mut T, &Handle) -> R) -> Option<R> {
+        // SAFETY: BUSY gives the hook that set it, and no other, the object; that hook is the caller.
+        let object = unsafe { (*self.object.get()).as_mut() };
+        object.map(|object| body(object, &self.handle))
+    }
+
+    /// The oldest event that was kept.
+    fn next_kept(&self) -> Option<T::Event> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.is_empty() { None } else { Some(kept.remove(0)) }
     }
 
     /// # Safety

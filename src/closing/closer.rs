@@ -2,7 +2,10 @@
 
 use std::{net::IpAddr, sync::Arc, time::Instant};
 
-use envoy_proxy_dynamic_modules_rust_sdk::{Found, SocketTag, TaggedSockets, envoy_log_debug, envoy_log_warn};
+use envoy_proxy_dynamic_modules_rust_sdk::{
+    envoy_log_debug, envoy_log_warn,
+    extra::{Found, SocketTag, TaggedSockets},
+};
 
 use super::plan::{Plan, Searched, Settings};
 use crate::endpoints::{Endpoints, Pool};

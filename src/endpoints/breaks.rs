@@ -126,6 +126,11 @@ impl Breaks {
         since.all(|one| one.reset.class == class).then_some(last)
     }
 
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.0.iter().map(|list| list.lock().unwrap_or_else(PoisonError::into_inner).len()).sum()
+    }
+
     fn of(&self, worker: u32) -> MutexGuard<'_, VecDeque<Break>> {
         #[expect(clippy::indexing_slicing, reason = "there are LISTS lists")]
         let list = &self.0[worker as usize % Self::LISTS];

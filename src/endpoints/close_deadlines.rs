@@ -93,6 +93,11 @@ impl CloseDeadlines {
         due
     }
 
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.0.values().map(|endpoint| endpoint.tunnels.len()).sum()
+    }
+
     /// Whether this tunnel is due.
     pub(super) fn is_due(&self, ip: IpAddr, number: u64, now: Instant) -> bool {
         let Some(endpoint) = self.0.get(&ip) else { return false };

@@ -130,6 +130,11 @@ impl Connections {
         Unattributed(Arc::clone(&self.unattributed))
     }
 
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.known.len()
+    }
+
     pub(super) fn tunnels(&self) -> usize {
         let attributed: u32 = self.known.iter().map(|known| known.open.load(Ordering::Relaxed)).sum();
         (self.unattributed.load(Ordering::Relaxed) + attributed) as usize

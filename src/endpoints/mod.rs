@@ -115,6 +115,15 @@ pub struct Totals {
     pub connections: u64,
 }
 
+/// What the registry keeps beside its entries.
+#[cfg(test)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Kept {
+    pub(crate) connections: usize,
+    pub(crate) closing: usize,
+    pub(crate) breaks: usize,
+}
+
 // === impl Cluster ===
 
 impl Cluster {
@@ -311,6 +320,17 @@ impl Endpoints {
         if !pools.is_empty() {
             self.ended.lock().unwrap_or_else(PoisonError::into_inner).extend(pools);
         }
+    }
+
+    /// How much is kept, for tests of its bounds.
+    #[cfg(test)]
+    pub(crate) fn kept(&self) -> Kept {
+        let mut kept = Kept { breaks: self.breaks.len(), ..Kept::default() };
+        for shard in self.each_shard() {
+            kept.connections += shard.entries.iter().map(|(_, entry)| entry.connections.len()).sum::<usize>();
+            kept.closing += shard.closing.len();
+        }
+        kept
     }
 
     fn shard(&self, ip: IpAddr) -> MutexGuard<'_, Shard> {

@@ -172,9 +172,10 @@ impl Tunnel {
         self.closer.is_some_and(|number| self.endpoints.shard(self.ip).closing.is_due(self.ip, number, now))
     }
 
-    /// The tunnel ended on `worker`, and not by its client's wish: explains it, and closes the tunnel.
+    /// The tunnel ended on `worker`, and not by its client's wish: explains it, and remembers it for the worker's
+    /// requests and for the endpoint.
     #[must_use]
-    pub fn ended(self, evidence: &ResetEvidence, worker: u32, now: Instant) -> Reset {
+    pub fn ended(&self, evidence: &ResetEvidence, worker: u32, now: Instant) -> Reset {
         // Without an id (Envoy 1.38) the tunnel's own generation stands for its connection's.
         let generation = self.known().map_or(self.generation, |connection| connection.generation);
         let left = {

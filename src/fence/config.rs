@@ -36,7 +36,8 @@ pub struct FenceConfig {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TcpConfig {
-    /// `TCP_USER_TIMEOUT`: how long sent bytes may stay unacknowledged (RFC 5482).
+    /// `TCP_USER_TIMEOUT`: how long sent bytes may stay unacknowledged (RFC 5482), or unsent because the peer's
+    /// window is zero. While it is set, Linux also ends an idle connection by it, not by the number of probes.
     pub user_timeout: Option<Span<1_000, 3_600_000>>,
     /// Probes of an idle connection.
     pub keepalive: Option<Object<KeepaliveConfig>>,
@@ -136,7 +137,7 @@ impl FenceConfig {
 
 impl Default for TcpConfig {
     fn default() -> Self {
-        Self { user_timeout: Some(Span::clamped_ms(20_000)), keepalive: Some(Object::default()) }
+        Self { user_timeout: Some(Span::clamped_ms(30_000)), keepalive: Some(Object::default()) }
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use envoy_proxy_dynamic_modules_rust_sdk::{
-    EnvoyNetworkFilter, EnvoyNetworkFilterConfig, EnvoyNetworkFilterScheduler, NetworkFilter, NetworkFilterConfig, SO_SNDTIMEO, SOL_SOCKET,
+    EnvoyNetworkFilter, EnvoyNetworkFilterConfig, EnvoyNetworkFilterScheduler, NetworkFilter, NetworkFilterConfig,
     abi::{
         envoy_dynamic_module_type_attribute_id as Attribute,
         envoy_dynamic_module_type_network_connection_close_type as CloseType,
@@ -16,6 +16,7 @@ use envoy_proxy_dynamic_modules_rust_sdk::{
         envoy_dynamic_module_type_socket_option_state as SocketOptionState,
     },
     envoy_log_debug,
+    extra::{Feature, SO_SNDTIMEO, SOL_SOCKET, envoy_has},
 };
 
 use super::{
@@ -24,12 +25,12 @@ use super::{
     progress::{ClosedBy, Progress, refusal},
 };
 use crate::{
+    address::{self, ORIGINAL_DST, WAYPOINT},
     closing,
     config::{ConfigError, Mode},
     endpoints::{End, Endpoints, Refusal, ResetEvidence, Tunnel},
     metadata,
     shared::shared,
-    watch::ORIGINAL_DST,
 };
 
 /// Details of a connection that was closed because its endpoint had been removed; in access logs.
@@ -55,6 +56,36 @@ struct FenceFilter {
     progress: Progress,
 }
 
+// === impl Settings ===
+
+impl Settings {
+    /// Counts an end, says in the tunnel's access log what is known of it, and remembers it for requests.
+    fn explain(&self, envoy: &mut impl EnvoyNetworkFilter, tunnel: &Tunnel, evidence: &ResetEvidence, now: Instant) {
+        let (ip, generation) = (tunnel.ip(), tunnel.generation().get());
+        let reset = tunnel.ended(evidence, envoy.get_worker_index(), now);
+        let mut note = |key, value: Option<Duration>| {
+            if let Some(value) = value {
+                envoy.set_dynamic_metadata_number(metadata::NAMESPACE, key, metadata::millis(value));
+            }
+        };
+        note(metadata::WAITED, reset.waited);
+        note(metadata::IDLE, reset.idle);
+        if !evidence.is_reset() {
+            self.metrics.ended(envoy, evidence.end);
+            return;
+        }
+        self.metrics.broke(envoy, &reset);
+        envoy.set_dynamic_metadata_string(metadata::NAMESPACE, metadata::RESET_CLASS, reset.class.name());
+        #[expect(clippy::cast_precision_loss, reason = "there are at most 64")]
+        let others = reset.others_at_once as f64;
+        envoy.set_dynamic_metadata_number(metadata::NAMESPACE, metadata::OTHERS_AT_ONCE, others);
+        if let End::Refused(Some(refusal)) = evidence.end {
+            envoy.set_dynamic_metadata_string(metadata::NAMESPACE, metadata::TUNNEL_REFUSAL, &refusal.name());
+        }
+        envoy_log_debug!("stale_guard: tunnel to {ip} of generation {generation} broke: {reset:?}");
+    }
+}
+
 // === impl FenceFilterConfig ===
 
 impl FenceFilterConfig {
@@ -64,14 +95,13 @@ impl FenceFilterConfig {
     /// A configuration that [`FenceConfig::parse`] or [`FenceConfig::checked`] refuses.
     pub(crate) fn load(json: &[u8], envoy: &mut impl EnvoyNetworkFilterConfig) -> Result<Self, ConfigError> {
         let config = FenceConfig::parse(json)?;
+        let takes_commits = envoy_has(Feature::SafeCommitFromOtherThreads);
+        let has_timer = shared().ticking.load(Ordering::Relaxed);
+        let config = config.checked(has_timer, takes_commits)?;
         let metrics = Metrics::define(envoy);
-        // Counting outside of a connection came with the release that mended commits from other threads (1.39).
-        let takes_commits = metrics.any().is_none_or(|id| envoy.increment_counter(id, 0).is_ok());
-        let has_pulse = shared().ticking.load(Ordering::Relaxed);
-        let config = config.checked(has_pulse, takes_commits)?;
         let options = config.tcp.socket_options();
         let endpoints = Arc::clone(&shared().endpoints);
-        let closes_fenced = config.mode == Mode::Enforce && config.close_fenced && has_pulse;
+        let closes_fenced = config.mode == Mode::Enforce && config.close_fenced && has_timer;
         Ok(Self(Arc::new(Settings { config, options, metrics, endpoints, closes_fenced })))
     }
 }
@@ -139,7 +169,10 @@ impl<E: EnvoyNetworkFilter> NetworkFilter<E> for FenceFilter {
         self.attribute(envoy, now);
         if let Some(tunnel) = &self.tunnel {
             tunnel.heard(now);
-            self.progress.heard(data_length, end_stream, now);
+            // Told now: the request's end may come before the close of the inner connection.
+            if let Some(evidence) = self.progress.heard(data_length, end_stream, now) {
+                self.settings.explain(envoy, tunnel, &evidence, now);
+            }
         }
         DataStatus::Continue
     }
@@ -150,7 +183,7 @@ impl<E: EnvoyNetworkFilter> NetworkFilter<E> for FenceFilter {
             ConnectionEvent::LocalClose => {
                 ClosedBy::Proxy { flags: envoy.get_attribute_int(Attribute::ResponseFlags).map(i64::cast_unsigned) }
             }
-            ConnectionEvent::Connected | ConnectionEvent::ConnectedZeroRtt | ConnectionEvent::Unknown(_) => return,
+            ConnectionEvent::Connected | ConnectionEvent::ConnectedZeroRtt => return,
         };
         let now = Instant::now();
         // A CONNECT may have been sent on a connection that others had used, and died with it.
@@ -162,9 +195,8 @@ impl<E: EnvoyNetworkFilter> NetworkFilter<E> for FenceFilter {
             shared().hint.raise();
         }
         let times = (tunnel.age(now), tunnel.silent(now));
-        match self.progress.closed(by, || failure(envoy, times.0), times, now) {
-            Some(evidence) => self.explain(envoy, tunnel, &evidence, now),
-            None => drop(tunnel),
+        if let Some(evidence) = self.progress.closed(by, || failure(envoy, times.0), times, now) {
+            self.settings.explain(envoy, &tunnel, &evidence, now);
         }
     }
 
@@ -172,7 +204,7 @@ impl<E: EnvoyNetworkFilter> NetworkFilter<E> for FenceFilter {
         let now = Instant::now();
         // The endpoint may be back (a readiness flap), or the tunnel over, by the time this runs.
         if let Some(tunnel) = self.tunnel.take_if(|tunnel| tunnel.is_due(now)) {
-            // Taken out first: the close runs inside this hook, and its event does not come back here.
+            // Taken out first: the close's own event comes back here when this hook has returned.
             self.settings.metrics.closed(envoy, &tunnel, now);
             self.settings.metrics.cut(envoy);
             annotate(envoy, &tunnel, now);
@@ -187,36 +219,11 @@ impl FenceFilter {
     fn attribute(&mut self, envoy: &mut impl EnvoyNetworkFilter, now: Instant) {
         if let Some(tunnel) = &mut self.tunnel
             && !tunnel.is_attributed()
-            && let Some(id) = envoy.get_upstream_connection_id()
+            && let id @ 1.. = envoy.get_upstream_connection_id()
         {
             let first = tunnel.on_connection(id, now);
             self.settings.metrics.connected(envoy, first);
         }
-    }
-
-    fn explain(&self, envoy: &mut impl EnvoyNetworkFilter, tunnel: Tunnel, evidence: &ResetEvidence, now: Instant) {
-        let (ip, generation) = (tunnel.ip(), tunnel.generation().get());
-        let reset = tunnel.ended(evidence, envoy.get_worker_index(), now);
-        let mut note = |key, value: Option<Duration>| {
-            if let Some(value) = value {
-                envoy.set_dynamic_metadata_number(metadata::NAMESPACE, key, metadata::millis(value));
-            }
-        };
-        note(metadata::WAITED, reset.waited);
-        note(metadata::IDLE, reset.idle);
-        if !evidence.is_reset() {
-            self.settings.metrics.ended(envoy, evidence.end);
-            return;
-        }
-        self.settings.metrics.broke(envoy, &reset);
-        envoy.set_dynamic_metadata_string(metadata::NAMESPACE, metadata::RESET_CLASS, reset.class.name());
-        #[expect(clippy::cast_precision_loss, reason = "there are at most 64")]
-        let others = reset.others_at_once as f64;
-        envoy.set_dynamic_metadata_number(metadata::NAMESPACE, metadata::OTHERS_AT_ONCE, others);
-        if let End::Refused(Some(refusal)) = evidence.end {
-            envoy.set_dynamic_metadata_string(metadata::NAMESPACE, metadata::TUNNEL_REFUSAL, &refusal.name());
-        }
-        envoy_log_debug!("stale_guard: tunnel to {ip} of generation {generation} broke: {reset:?}");
     }
 }
 
@@ -235,14 +242,21 @@ fn failure(envoy: &impl EnvoyNetworkFilter, age: Duration) -> Option<Refusal> {
     // The flags tell whether this Envoy answers at all: a tunnel that could not be opened has some.
     envoy.get_attribute_int(Attribute::ResponseFlags)?;
     let reason = envoy.get_attribute_string(Attribute::UpstreamTransportFailureReason);
-    Some(refusal(&reason.map(|reason| reason.to_str_lossy().into_owned()).unwrap_or_default(), age))
+    Some(refusal(
+        &reason.map(|reason| String::from_utf8_lossy(reason.as_slice()).into_owned()).unwrap_or_default(),
+        age,
+    ))
 }
 
 /// The address that the outer connection goes to, port aside: a waypoint on the way where the
 /// endpoint names one, else the endpoint itself.
 fn endpoint(envoy: &impl EnvoyNetworkFilter) -> Option<IpAddr> {
-    if let Some(waypoint) = envoy.get_dynamic_metadata_string(ORIGINAL_DST, "waypoint") {
-        return waypoint.parse::<std::net::SocketAddr>().ok().map(|address| address.ip().to_canonical());
+    if let Some(waypoint) = envoy.get_dynamic_metadata_string(ORIGINAL_DST, WAYPOINT) {
+        return address::ip_of_bytes(waypoint.as_slice());
     }
-    envoy.get_local_address().0.parse::<IpAddr>().ok().map(|ip| ip.to_canonical())
+    address::ip(&envoy.get_local_address().0)
 }
+
+#[cfg(test)]
+#[path = "filter_tests.rs"]
+mod tests;

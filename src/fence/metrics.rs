@@ -53,11 +53,6 @@ impl Metrics {
         }
     }
 
-    /// Any one of the counters.
-    pub(crate) const fn any(&self) -> Option<EnvoyCounterId> {
-        self.tunnels
-    }
-
     pub(crate) fn opened(&self, envoy: &mut impl EnvoyNetworkFilter, tunnel: &Tunnel) {
         count(envoy, self.tunnels);
         if tunnel.is_first_of_generation() {

@@ -57,17 +57,19 @@ impl Progress {
         self.waiting.get_or_insert(Waiting { since: now, idle });
     }
 
-    /// Bytes came from the endpoint; `end` when it will send no more. Bytes that had no answer until the end
-    /// will have none.
-    pub fn heard(&mut self, length: usize, end: bool, now: Instant) {
+    /// Bytes came from the endpoint; `end` when it will send no more. Then gives what is known of that end, if the
+    /// endpoint was the first: bytes that had no answer until then will have none.
+    pub fn heard(&mut self, length: usize, end: bool, now: Instant) -> Option<ResetEvidence> {
         self.established = true;
         if length > 0 {
             self.waiting = None;
             self.heard_at = Some(now);
         }
-        if end {
-            self.ended.get_or_insert(Side::Endpoint);
+        if !end || self.ended.is_some() {
+            return None;
         }
+        self.ended = Some(Side::Endpoint);
+        Some(self.evidence(End::Orderly, None, now))
     }
 
     /// The pool will send no more. Returns whether it leaves the tunnel by this: the endpoint has not ended it
@@ -81,8 +83,8 @@ impl Progress {
         news
     }
 
-    /// How the tunnel ended, unless its client ended it, or Envoy for a reason of its own that can be told.
-    /// The tunnel is `age` old, and `silent` says how long the endpoint has been so.
+    /// How the tunnel ended that is closed now, unless one side ended it properly, or Envoy for a reason of its own
+    /// that can be told. The tunnel is `age` old, and `silent` says how long the endpoint has been so.
     #[must_use]
     pub fn closed(
         &self,
@@ -92,23 +94,25 @@ impl Progress {
         now: Instant,
     ) -> Option<ResetEvidence> {
         let ClosedBy::Proxy { flags } = by else { return None };
-        let timed = flags.is_some_and(|flags| flags & DURATION_TIMEOUT != 0);
-        let end = match self.ended {
-            Some(Side::Pool) => return None,
-            Some(Side::Endpoint) => End::Orderly,
-            None if timed => return None,
-            None if self.established => End::Broken,
-            None => End::Refused(refusal()),
-        };
-        let waited = match end {
-            // What an unestablished tunnel waits with is its CONNECT.
-            End::Refused(_) => Some(age),
-            End::Orderly | End::Broken => self.waiting.map(|waiting| now.saturating_duration_since(waiting.since)),
-        };
-        let idle = self.waiting.map_or(silent, |waiting| waiting.idle);
-        let heard = self.heard_at.map(|at| now.saturating_duration_since(at));
-        let answering = heard.is_some_and(|since| since < ResetEvidence::ANSWERING);
-        Some(ResetEvidence { end, idle, waited, answering })
+        if self.ended.is_some() || flags.is_some_and(|flags| flags & DURATION_TIMEOUT != 0) {
+            return None;
+        }
+        if self.established {
+            return Some(self.evidence(End::Broken, silent, now));
+        }
+        // What an unestablished tunnel waits with is its CONNECT.
+        let evidence = self.evidence(End::Refused(refusal()), silent, now);
+        Some(ResetEvidence { waited: Some(age), ..evidence })
+    }
+
+    fn evidence(&self, end: End, silent: Option<Duration>, now: Instant) -> ResetEvidence {
+        let since = |at| now.saturating_duration_since(at);
+        ResetEvidence {
+            end,
+            idle: self.waiting.map_or(silent, |waiting| waiting.idle),
+            waited: self.waiting.map(|waiting| since(waiting.since)),
+            answering: self.heard_at.is_some_and(|at| since(at) < ResetEvidence::ANSWERING),
+        }
     }
 }
 

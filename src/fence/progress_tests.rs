@@ -41,7 +41,7 @@ fn an_end_that_the_pool_asked_for_is_no_break_whichever_way_envoy_tells_it() {
     assert!(closed(&progress, ClosedBy::Pool, now).is_none(), "Envoy 1.40 says so");
     assert!(progress.pool_ended(), "the pool has left the tunnel");
     assert!(!progress.pool_ended(), "which is told once");
-    progress.heard(0, true, now);
+    assert!(progress.heard(0, true, now).is_none(), "which the endpoint answers by its own end");
     assert!(closed(&progress, PROXY, now).is_none(), "Envoy before 1.40 ends the pool's half, and closes the rest");
 }
 
@@ -49,23 +49,22 @@ fn an_end_that_the_pool_asked_for_is_no_break_whichever_way_envoy_tells_it() {
 fn an_orderly_end_by_the_endpoint_says_whether_bytes_had_no_answer() {
     let now = Instant::now();
     let mut progress = established(now);
-    progress.heard(0, true, now);
-    assert!(!progress.pool_ended(), "the pool's half follows the endpoint's: it has not left by itself");
-    let evidence = closed(&progress, PROXY, now + SECOND).expect("an end to know of");
+    let evidence = progress.heard(0, true, now + SECOND).expect("an end to know of");
     assert_eq!((evidence.end, evidence.waited, evidence.is_reset()), (End::Orderly, Some(SECOND), false));
     assert_eq!(evidence.classify(true), ResetClass::EndedUnanswered, "the endpoint was there");
+    assert!(!progress.pool_ended(), "the pool's half follows the endpoint's: it has not left by itself");
+    assert!(closed(&progress, PROXY, now).is_none(), "it was told");
 
     let mut answered = established(now);
-    answered.heard(90, false, now);
-    answered.heard(0, true, now);
-    assert_eq!(closed(&answered, PROXY, now).and_then(|evidence| evidence.waited), None);
+    assert!(answered.heard(90, false, now).is_none());
+    assert_eq!(answered.heard(0, true, now).and_then(|evidence| evidence.waited), None);
 }
 
 #[test]
 fn an_end_on_which_nothing_waited_is_no_reset_since_it_may_be_envoys_own() {
     let now = Instant::now();
     let mut progress = established(now);
-    progress.heard(90, false, now);
+    let _ = progress.heard(90, false, now);
     let idle = closed(&progress, PROXY, now + SECOND).expect("an end to know of");
     assert_eq!((idle.end, idle.waited, idle.is_reset()), (End::Broken, None, false), "tcp_proxy's idle timeout");
     assert_eq!(idle.idle, Some(3 * SECOND));

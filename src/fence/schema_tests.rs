@@ -9,7 +9,7 @@ const SCHEMA: &str = include_str!("../../envoy-config/schema/fence.json");
 fn full() -> Value {
     json!({
         "mode": "enforce",
-        "tcp": { "user_timeout": "20s", "keepalive": { "idle": "15s", "interval": "5s", "probes": 3 } },
+        "tcp": { "user_timeout": "30s", "keepalive": { "idle": "15s", "interval": "5s", "probes": 3 } },
         "max_connection_age": "30m",
         "max_connection_age_jitter": 0.1,
         "close_after_removal": "60s",
@@ -38,8 +38,8 @@ fn wrong(kind: &str) -> Value {
         // The last one would be read by position.
         "object" => json!([1, "x", true, [], ["1s"]]),
         "duration" => json!([1, true, [], {}, "", "5", "5 s", "-1s", "1d", "1.2.3s", "s"]),
-        "count" => json!(["1", true, [], {}, 0, 128, -1, 1.5]),
-        _ => json!(["1", true, [], {}, -0.1, 1.1]),
+        "count" => json!(["one", true, [], {}, 0, 128, -1, 1.5]),
+        _ => json!(["one", true, [], {}, -0.1, 1.1]),
     }
 }
 
@@ -69,6 +69,9 @@ fn good_configurations_are_accepted_by_parser_and_schema() {
     }
     good.extend(PLACES.iter().filter(|(_, nullable, _)| *nullable).map(|(pointer, ..)| put(pointer, Value::Null)));
     good.push(put("/tcp/keepalive/probes", json!(2.0)));
+    // What Envoy's YAML reader makes of `off` and of fractions.
+    good.extend([put("/mode", json!(false)), put("/max_connection_age_jitter", json!("0.25"))]);
+    good.push(put("/tcp/keepalive/probes", json!("2.0")));
     let schema = schema();
     for document in good {
         assert!(schema.is_valid(&document), "the schema refuses {document}");

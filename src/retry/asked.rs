@@ -7,10 +7,10 @@ use envoy_proxy_dynamic_modules_rust_sdk::{
     abi::{envoy_dynamic_module_type_attribute_id as Attribute, envoy_dynamic_module_type_metadata_source as Source},
 };
 
-use super::{request::Headers, steer, worker::Loaded};
+use super::{budgets::Loaded, request::Headers, steer};
 use crate::{
+    address::{LOCAL, ORIGINAL_DST, ip_of_bytes},
     metadata,
-    watch::{ORIGINAL_DST, ip},
 };
 
 /// Envoy's request headers.
@@ -47,9 +47,8 @@ pub(super) fn route_retries(envoy: &impl EnvoyHttpFilter) -> Option<u32> {
 /// The endpoint of the last attempt. Behind a waypoint the host is an internal listener, whose endpoint
 /// metadata names the pod; elsewhere it is the host's own address.
 pub(super) fn upstream(envoy: &impl EnvoyHttpFilter) -> Option<IpAddr> {
-    let parse = |bytes: &[u8]| ip(std::str::from_utf8(bytes).ok()?);
-    let tunnelled = envoy.get_metadata_string(Source::Host, ORIGINAL_DST, "local");
-    tunnelled.and_then(|address| parse(address.as_slice())).or_else(|| {
-        envoy.get_attribute_string(Attribute::UpstreamAddress).and_then(|address| parse(address.as_slice()))
+    let tunnelled = envoy.get_metadata_string(Source::Host, ORIGINAL_DST, LOCAL);
+    tunnelled.and_then(|address| ip_of_bytes(address.as_slice())).or_else(|| {
+        envoy.get_attribute_string(Attribute::UpstreamAddress).and_then(|address| ip_of_bytes(address.as_slice()))
     })
 }

@@ -4,13 +4,22 @@
 //! one second's worth. Every request deposits `ratio` tokens, which are spent oldest first and expire
 //! a window after they were paid in.
 //!
-//! Whether Envoy retries is known only when the request ends, long after it was given the right to. So
-//! a right is not a withdrawal: it is held ([`Budget::grant`]) and settled at the end with what was
-//! really used ([`Budget::settle`]). A healthy service holds thousands of rights and uses none; were
-//! each to reserve a token, it would be refused rights for no reason. Were they to reserve nothing, an
-//! outage would hand out a right to every request that arrives before the first one ends. Held rights
-//! therefore reserve what rights of the last window turned out to use, on average: nothing in health,
-//! all of it in an outage.
+//! Whether Envoy retries is known only when the response begins, long after the request was given the
+//! right to be retried. So a right is not a withdrawal: it is granted ([`Budget::grant`]), held, and settled
+//! with what was really used ([`Budget::settle`]). A held right reserves what rights settled in the last
+//! window used on average. Were each to reserve a whole token, a healthy service with thousands of requests
+//! under way would be refused rights for no reason; were none to reserve anything, an outage would hand out
+//! a right to every request that arrives before the first one fails.
+//!
+//! An example, with the defaults (0.2 for each request, 10 a second, a window of 10 s) and 100 requests a
+//! second. The deposits of a window are worth 200 tokens, the floor 10 more. In health no right is used:
+//! held ones reserve nothing, whatever their number. When one right in ten is used, 30 held ones reserve 3
+//! tokens. When all are used, 30 held ones reserve 30, so that rights are refused as soon as 30 tokens are
+//! left, not when the last one is gone and 30 more retries are under way.
+//!
+//! A right reserves only for the window in which it was granted. A request that waits longer (a long poll, a
+//! slow upload) says nothing of how often rights are used now, and a thousand of them would keep rights from
+//! everybody else just while a rollout needs some.
 //!
 //! ALWAYS
 //! - Each deposit pays for at most one retry, and only within its window.
@@ -38,7 +47,12 @@ pub struct Budget {
     refilled: Duration,
     /// Oldest first; at most [`SLOTS`] + 1.
     slots: VecDeque<Slot>,
-    held: u64,
+}
+
+/// A right that was granted and is not settled yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grant {
+    slot: u64,
 }
 
 /// One part of the window.
@@ -47,7 +61,11 @@ struct Slot {
     number: u64,
     /// Tokens left of what was paid in; negative: owed.
     tokens: f64,
+    /// Rights that were granted in it and are not settled.
+    held: u64,
+    /// Rights that were settled in it, whenever they were granted.
     settled: u64,
+    /// Retries that were made of those.
     used: u64,
 }
 
@@ -67,7 +85,6 @@ impl Budget {
             floor: per_second,
             refilled: now,
             slots: VecDeque::new(),
-            held: 0,
         }
     }
 
@@ -94,15 +111,22 @@ impl Budget {
         if self.balance() - self.expected() + ROUNDING >= 1.0 { Allowance::Available } else { Allowance::Exhausted }
     }
 
-    /// Gives a right, to be settled when the request ends.
-    pub const fn grant(&mut self) {
-        self.held = self.held.saturating_add(1);
+    /// Gives a right, to be settled when the response begins or the request ends.
+    pub fn grant(&mut self, now: Duration) -> Grant {
+        self.advance(now);
+        let slot = self.slots.back_mut();
+        slot.map_or(Grant { slot: 0 }, |slot| {
+            slot.held += 1;
+            Grant { slot: slot.number }
+        })
     }
 
     /// Takes back a right, of which `used` retries were made.
-    pub fn settle(&mut self, now: Duration, used: u32) {
+    pub fn settle(&mut self, now: Duration, grant: Grant, used: u32) {
         self.advance(now);
-        self.held = self.held.saturating_sub(1);
+        if let Some(slot) = self.slots.iter_mut().find(|slot| slot.number == grant.slot) {
+            slot.held = slot.held.saturating_sub(1);
+        }
         let mut due = f64::from(used);
         let from_floor = due.min(self.floor);
         self.floor -= from_floor;
@@ -125,21 +149,25 @@ impl Budget {
         self.floor + self.slots.iter().map(|slot| slot.tokens).sum::<f64>()
     }
 
-    /// Rights that are held.
+    /// Rights of the last window that are held.
     #[must_use]
-    pub const fn held(&self) -> u64 {
-        self.held
+    pub fn held(&self) -> u64 {
+        self.slots.iter().map(|slot| slot.held).sum()
     }
 
-    /// What the held rights will use if they use as much as those of the last window.
+    /// What the held rights will use if they use as much as those that were settled in the last window.
     fn expected(&self) -> f64 {
-        let (used, settled) =
-            self.slots.iter().fold((0, 0), |(used, settled), slot| (used + slot.used, settled + slot.settled));
+        let (mut held, mut settled, mut used) = (0, 0, 0);
+        for slot in &self.slots {
+            held += slot.held;
+            settled += slot.settled;
+            used += slot.used;
+        }
         if settled == 0 {
             return 0.0;
         }
         #[expect(clippy::cast_precision_loss, reason = "an estimate over one window's requests")]
-        let expected = self.held as f64 * used as f64 / settled as f64;
+        let expected = held as f64 * used as f64 / settled as f64;
         expected
     }
 

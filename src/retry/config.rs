@@ -32,6 +32,8 @@ pub struct Document {
     pub rules: Vec<Object<Rule>>,
     /// When Envoy retries.
     pub on: Vec<Condition>,
+    /// Whether requests that are not eligible may be sent again where no upstream acted on them.
+    pub unprocessed: bool,
     /// How often Envoy retries.
     pub max_retries: MaxRetries,
     /// How long one attempt may take; `null`: as the route says.
@@ -172,6 +174,27 @@ pub struct RuleName(pub String);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Glob(pub String);
 
+/// A document that was refused for more than one field's own sake.
+#[derive(Debug)]
+pub struct Refused {
+    /// Path of the field; in a matcher, below `match`.
+    pub field: String,
+    /// What is wrong and what would be right.
+    pub allowed: String,
+}
+
+// === impl Refused ===
+
+impl Refused {
+    /// Refuses `field`.
+    ///
+    /// # Errors
+    /// Always.
+    pub fn because<T>(field: impl Into<String>, allowed: impl Into<String>) -> Result<T, Self> {
+        Err(Self { field: field.into(), allowed: allowed.into() })
+    }
+}
+
 // === impl Document ===
 
 impl Default for Document {
@@ -187,6 +210,7 @@ impl Default for Document {
                 Condition::ConnectFailure,
                 Condition::RefusedStream,
             ],
+            unprocessed: true,
             max_retries: MaxRetries::clamped(1),
             per_try_timeout: None,
             budget: Object::default(),

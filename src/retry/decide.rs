@@ -1,9 +1,10 @@
 //! The decision: one pure function from what is known of a request to what may be done with it.
 
 use super::{
+    headers::{MAX_RETRIES, parse_number},
     policy::{Policy, Ruling, Terms},
     request::Evidence,
-    words::Condition,
+    words::{Carrier, Condition},
 };
 
 /// Whether the budget can pay for a retry.
@@ -53,6 +54,8 @@ pub enum Reason {
     GrpcNotDeclared,
     /// A replay could fail its precondition because of its own first effect.
     Precondition,
+    /// It is not eligible, and its caller asks for hedging: any condition would have Envoy send it twice.
+    Hedged,
     /// A rule denies it.
     RuleDenies,
     /// CONNECT: what follows is no request.
@@ -91,13 +94,14 @@ impl Action<'_> {
 
 impl Reason {
     /// Every reason, in the order of the documentation's table.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::RuleAllows,
         Self::IdempotencyKey,
         Self::MethodEligible,
         Self::MethodNotEligible,
         Self::GrpcNotDeclared,
         Self::Precondition,
+        Self::Hedged,
         Self::RuleDenies,
         Self::Connect,
         Self::Upgrade,
@@ -119,6 +123,7 @@ impl Reason {
             Self::MethodNotEligible => "method_not_eligible",
             Self::GrpcNotDeclared => "grpc_not_declared",
             Self::Precondition => "precondition",
+            Self::Hedged => "hedged",
             Self::RuleDenies => "rule_denies",
             Self::Connect => "connect",
             Self::Upgrade => "upgrade",
@@ -135,8 +140,13 @@ impl Reason {
 /// Decides about one request.
 ///
 /// Order: what is never retried; the caller's own refusal; the rules; gRPC, which only a rule or a key
-/// makes eligible; the idempotency key; the method with its preconditions; the conditions; the body's
-/// length; the budget.
+/// makes eligible; the idempotency key; the method with its preconditions; the conditions; hedging; the
+/// body's length; the budget.
+///
+/// Hedging: at the end of a per-try timeout Envoy's router sends a hedged request again if it has *any*
+/// retry condition, whatever the condition says, while the first attempt still runs. So a hedged request
+/// that is not eligible gets none. The filter sees the caller's header; the hedge policy of a route or
+/// virtual host it cannot see, hence [`Policy::unprocessed`].
 ///
 /// A body that Envoy cannot keep is refused here, not left to Envoy: between two attempts Envoy would
 /// answer 507 where it answers the upstream's own error without a retry policy.
@@ -148,6 +158,9 @@ pub fn decide<'a>(request: &Evidence<'_>, policy: &'a Policy, allowance: Allowan
         Action::RetryUnprocessed(on) => on.iter().any(|condition| condition.proves_unprocessed()),
         Action::Leave => return verdict,
     };
+    if applies && matches!(verdict.action, Action::RetryUnprocessed(_)) && request.is_hedged() {
+        return Verdict { action: Action::Leave, reason: Reason::Hedged, ..verdict };
+    }
     if applies && request.body_over_limit() {
         return Verdict { action: Action::Leave, reason: Reason::BodyOverLimit, ..verdict };
     }
@@ -166,15 +179,18 @@ pub fn decide<'a>(request: &Evidence<'_>, policy: &'a Policy, allowance: Allowan
 #[must_use]
 pub fn applies(condition: Condition, request: &Evidence<'_>) -> bool {
     match condition.carrier() {
-        super::words::Carrier::Http => true,
-        super::words::Carrier::Grpc => request.is_grpc(),
+        Carrier::Http => true,
+        Carrier::Grpc => request.is_grpc(),
     }
 }
 
 fn eligibility<'a>(request: &Evidence<'_>, policy: &'a Policy) -> Verdict<'a> {
     let leave = |reason| Verdict { action: Action::Leave, reason, rule: None };
     let allow = |reason| Verdict { action: Action::Retry(&policy.terms), reason, rule: None };
-    let unprocessed = |reason| Verdict { action: Action::RetryUnprocessed(&policy.terms.on), reason, rule: None };
+    let unprocessed = |reason| match policy.unprocessed {
+        true => Verdict { action: Action::RetryUnprocessed(&policy.terms.on), reason, rule: None },
+        false => leave(reason),
+    };
 
     let Some(method) = request.method.filter(|method| !method.is_empty()) else {
         return leave(Reason::InvalidRequest);
@@ -222,8 +238,7 @@ fn eligibility<'a>(request: &Evidence<'_>, policy: &'a Policy) -> Verdict<'a> {
 /// `x-envoy-max-retries: 0` is how Envoy lets a trusted caller switch retries off. Envoy's HTTP
 /// connection manager has removed the header where the caller is not trusted.
 fn caller_declines(request: &Evidence<'_>) -> bool {
-    let value = request.headers.joined(super::steer::MAX_RETRIES);
-    value.is_some_and(|value| super::steer::parse_retries(&value) == Some(0))
+    request.headers.joined(MAX_RETRIES).is_some_and(|value| parse_number(&value) == Some(0))
 }
 
 /// Whether the request's own first effect could make its replay fail with 412 (RFC 9110 section 13.1).

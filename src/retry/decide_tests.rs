@@ -29,6 +29,44 @@ fn a_method_that_is_not_eligible_keeps_only_the_conditions_that_prove_nothing_wa
     assert_eq!(reason(&resets_only, &verdict), Reason::MethodNotEligible, "the true cause is the method");
 }
 
+/// Envoy hedges whatever has any retry condition.
+#[test]
+fn a_hedged_request_that_is_not_eligible_gets_no_condition_at_all() {
+    let hedged = |method: &str, value: &str| Request::new(method, "/").with("x-envoy-hedge-on-per-try-timeout", value);
+    let policy = policy(r#"{"rules":[{"name":"pay","match":{"path":{"prefix":"/pay"}},"retry":false}]}"#);
+    for value in ["true", " true", "TRUE", "true,true", ""] {
+        let request = hedged("POST", value);
+        assert_eq!(
+            (reason(&policy, &request), action(&policy, &request)),
+            (Reason::Hedged, Action::Leave),
+            "{value:?}"
+        );
+    }
+    assert!(
+        matches!(action(&policy, &hedged("POST", "false")), Action::RetryUnprocessed(_)),
+        "it asks for the contrary"
+    );
+    assert!(matches!(action(&policy, &hedged("GET", "true")), Action::Retry(_)), "it may be sent twice, at once too");
+    let denied = Request { path: Some(b"/pay".to_vec()), ..hedged("POST", "true") };
+    assert_eq!(reason(&policy, &denied), Reason::RuleDenies, "a rule comes first");
+    let resets_only = super::super::testing::policy(r#"{"on":["reset"]}"#);
+    assert_eq!(
+        reason(&resets_only, &hedged("POST", "true")),
+        Reason::MethodNotEligible,
+        "there is nothing to withhold"
+    );
+}
+
+#[test]
+fn the_switch_keeps_requests_that_are_not_eligible_as_they_are() {
+    let policy = policy(r#"{"unprocessed":false}"#);
+    for (method, expected) in [("POST", Reason::MethodNotEligible), ("PATCH", Reason::MethodNotEligible)] {
+        let request = Request::new(method, "/");
+        assert_eq!((reason(&policy, &request), action(&policy, &request)), (expected, Action::Leave));
+    }
+    assert!(matches!(action(&policy, &Request::new("GET", "/")), Action::Retry(_)));
+}
+
 #[test]
 fn presets_and_lists_replace_each_other() {
     assert_eq!(reason(&policy(r#"{"methods":"safe"}"#), &Request::new("PUT", "/")), Reason::MethodNotEligible);
@@ -213,7 +251,7 @@ fn a_body_that_says_that_it_is_too_large_to_keep_is_left_alone() {
         assert_eq!(reason(&policy, &request), expected, "{method} {length}");
     }
     let request = Request::new("PUT", "/").with("content-length", "1001");
-    let unbounded = Evidence { kept: super::super::request::Kept::All, ..request.evidence() };
+    let unbounded = Evidence { body_limit: None, ..request.evidence() };
     assert_eq!(decide(&unbounded, &policy, Allowance::Available).reason, Reason::MethodEligible);
 }
 

@@ -1,38 +1,43 @@
 use std::{
     cell::RefCell,
     collections::{BTreeMap, HashMap},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use envoy_proxy_dynamic_modules_rust_sdk::{
-    EnvoyBuffer, EnvoyCounterId, MetricResult,
-    abi::{
-        envoy_dynamic_module_type_metadata_source as Source, envoy_dynamic_module_type_metrics_result as MetricsResult,
-    },
+    EnvoyBuffer, EnvoyCounterId,
+    abi::{envoy_dynamic_module_type_attribute_id as Attribute, envoy_dynamic_module_type_metadata_source as Source},
+    extra::MetricResult,
 };
 
-use crate::endpoints::{End, ResetEvidence};
+use crate::{
+    endpoints::{End, ResetEvidence},
+    metadata,
+};
 
 use super::{
-    super::{stats::HELP, testing::Request},
+    super::{budgets, decide::Reason, headers::ATTEMPT_COUNT, stream::FLAG, testing::Request},
     *,
 };
 
-/// Envoy while a configuration loads; `modern`: 1.39 or later.
+/// Envoy while a configuration loads: the counters' names, by id.
+#[derive(Default)]
 struct Loading {
-    modern: bool,
-    next: usize,
+    names: Vec<String>,
 }
 
 impl EnvoyHttpFilterConfig for Loading {
-    fn define_counter(&mut self, _name: &str) -> MetricResult<EnvoyCounterId> {
-        self.next += 1;
-        Ok(EnvoyCounterId(self.next - 1))
+    fn define_counter(&mut self, name: &str) -> MetricResult<EnvoyCounterId> {
+        self.names.push(name.to_owned());
+        Ok(EnvoyCounterId(self.names.len() - 1))
     }
+}
 
-    fn increment_counter(&self, _id: EnvoyCounterId, _value: u64) -> MetricResult {
-        if self.modern { Ok(()) } else { Err(MetricsResult::MetricNotFound) }
-    }
+/// Every counter's name, by id.
+fn counters() -> Vec<String> {
+    let mut loading = Loading::default();
+    let _ = Metrics::define(&mut loading);
+    loading.names
 }
 
 /// Envoy during one stream.
@@ -47,7 +52,7 @@ struct Fake {
     body_piece: usize,
     metadata: BTreeMap<String, String>,
     flags: Vec<String>,
-    counters: RefCell<BTreeMap<&'static str, u64>>,
+    counters: RefCell<BTreeMap<usize, u64>>,
     probes: RefCell<Vec<u32>>,
 }
 
@@ -72,12 +77,13 @@ impl Fake {
     }
 
     fn header(&self, name: &str) -> Option<String> {
-        self.get_request_header_value(name).map(|value| value.to_str_lossy().into_owned())
+        self.get_request_header_value(name).map(|value| String::from_utf8_lossy(value.as_slice()).into_owned())
     }
 
     fn count(&self, name: &str) -> u64 {
-        assert!(HELP.iter().any(|(known, _)| *known == name), "no such counter: {name}");
-        self.counters.borrow().get(name).copied().unwrap_or(0)
+        let id = counters().iter().position(|known| known == name);
+        let id = id.unwrap_or_else(|| panic!("no such counter: {name}"));
+        self.counters.borrow().get(&id).copied().unwrap_or(0)
     }
 
     fn meta(&self, key: &str) -> Option<&str> {
@@ -91,7 +97,11 @@ impl EnvoyHttpFilter for Fake {
     }
 
     fn get_request_header_values(&self, key: &str) -> Vec<EnvoyBuffer<'_>> {
-        self.request.iter().filter(|(name, _)| name == key).map(|(_, value)| value.as_slice().into()).collect()
+        self.request
+            .iter()
+            .filter(|(name, _)| name == key)
+            .map(|(_, value)| EnvoyBuffer::new(value.as_slice()))
+            .collect()
     }
 
     fn set_request_header(&mut self, key: &str, value: &[u8]) -> bool {
@@ -101,7 +111,7 @@ impl EnvoyHttpFilter for Fake {
     }
 
     fn get_response_header_value(&self, key: &str) -> Option<EnvoyBuffer<'_>> {
-        self.status.as_deref().filter(|_| key == ":status").map(EnvoyBuffer::from)
+        self.status.as_deref().filter(|_| key == ":status").map(EnvoyBuffer::new)
     }
 
     fn set_response_header(&mut self, key: &str, value: &[u8]) -> bool {
@@ -121,11 +131,11 @@ impl EnvoyHttpFilter for Fake {
 
     fn get_attribute_string(&self, id: Attribute) -> Option<EnvoyBuffer<'_>> {
         self.probes.borrow_mut().push(id as u32);
-        self.texts.get(&(id as u32)).copied().map(EnvoyBuffer::new)
+        self.texts.get(&(id as u32)).copied().map(|text| EnvoyBuffer::new(text.as_bytes()))
     }
 
     fn get_metadata_string(&self, _source: Source, _namespace: &str, _key: &str) -> Option<EnvoyBuffer<'_>> {
-        self.host.map(EnvoyBuffer::new)
+        self.host.map(|text| EnvoyBuffer::new(text.as_bytes()))
     }
 
     fn get_received_request_body_size(&mut self) -> usize {
@@ -151,14 +161,13 @@ impl EnvoyHttpFilter for Fake {
     }
 
     fn increment_counter(&self, id: EnvoyCounterId, value: u64) -> MetricResult {
-        *self.counters.borrow_mut().entry(HELP[id.0].0).or_default() += value;
+        *self.counters.borrow_mut().entry(id.0).or_default() += value;
         Ok(())
     }
 }
 
 fn config(json: &str) -> RetryConfig {
-    RetryConfig::new(json.as_bytes(), &mut Loading { modern: true, next: 0 }, Endpoints::new(64))
-        .expect("a valid policy")
+    RetryConfig::new(json.as_bytes(), &mut Loading::default(), Endpoints::new(64), true).expect("a valid policy")
 }
 
 /// A tunnel that breaks now, on the only worker.
@@ -312,7 +321,7 @@ fn an_envoy_that_gives_up_between_attempts_tells_the_client_of_the_upstream_s_fa
         envoy.status = Some(status.to_vec());
         let mut filter = config.new_http_filter(&mut envoy);
         filter.on_request_headers(&mut envoy, false);
-        filter.on_local_reply(&mut envoy, 507, EnvoyBuffer::new(details), false);
+        filter.on_local_reply(&mut envoy, 507, EnvoyBuffer::new(details.as_bytes()), false);
         filter.on_response_headers(&mut envoy, true);
         assert_eq!(envoy.status.as_deref(), Some(&expected[..]), "{method} {mode} {details}");
     }
@@ -335,7 +344,7 @@ fn a_stream_that_is_dropped_without_an_end_gives_its_right_back() {
     let config = config("{}");
     let mut envoy = Fake::new(Request::new("GET", "/"));
     let mut filter = config.new_http_filter(&mut envoy);
-    let held = || config.shared.loaded.budget(worker::now(), |budget| budget.held());
+    let held = || config.shared.loaded.budget(budgets::now(), |budget| budget.held());
     filter.on_request_headers(&mut envoy, true);
     assert_eq!(held(), 1);
     drop(filter);
@@ -344,11 +353,10 @@ fn a_stream_that_is_dropped_without_an_end_gives_its_right_back() {
 
 #[test]
 fn a_long_response_holds_no_right_while_it_goes_on() {
-    let mut loading = Loading { modern: true, next: 0 };
-    let config = RetryConfig::new(b"{}", &mut loading, Endpoints::new(64)).expect("a valid policy");
+    let config = config("{}");
     let mut envoy = Fake::new(Request::new("GET", "/events")).ended(2, 200, 0, "");
     let mut filter = config.new_http_filter(&mut envoy);
-    let budget = || config.shared.loaded.budget(worker::now(), |budget| (budget.held(), budget.balance()));
+    let budget = || config.shared.loaded.budget(budgets::now(), |budget| (budget.held(), budget.balance()));
     filter.on_request_headers(&mut envoy, true);
     let (_, before) = budget();
     filter.on_response_headers(&mut envoy, false);
@@ -363,12 +371,12 @@ fn a_long_response_holds_no_right_while_it_goes_on() {
 
 #[test]
 fn an_envoy_that_does_not_show_attempts_is_not_asked_for_them() {
-    let mut loading = Loading { modern: false, next: 0 };
-    let config = RetryConfig::new(b"{}", &mut loading, Endpoints::new(64)).expect("a valid policy");
+    let old = RetryConfig::new(b"{}", &mut Loading::default(), Endpoints::new(64), false);
+    let config = old.expect("a valid policy");
     let mut envoy = Fake::new(Request::new("GET", "/")).ended(2, 503, UC, BROKEN);
     let mut filter = config.new_http_filter(&mut envoy);
     filter.on_request_headers(&mut envoy, true);
-    filter.on_local_reply(&mut envoy, 503, EnvoyBuffer::new(BROKEN), false);
+    filter.on_local_reply(&mut envoy, 503, EnvoyBuffer::new(BROKEN.as_bytes()), false);
     filter.on_stream_complete(&mut envoy);
     let young = [Attribute::UpstreamRequestAttemptCount, Attribute::ResponseFlags, Attribute::ResponseCodeDetails];
     let probes = envoy.probes.borrow().clone();
@@ -392,4 +400,31 @@ fn bytes_that_are_no_text_pass_through() {
     let envoy = run(&config("{}"), Fake::new(request).ended(1, 200, 0, ""));
     let value = envoy.get_request_header_value(ON).expect("conditions").as_slice().to_vec();
     assert!(value.starts_with(&[0xff, b',']), "what the caller sent stays, byte for byte");
+}
+
+#[test]
+fn the_documentation_lists_every_counter_and_no_other() {
+    let docs = include_str!("../../docs/retry.md");
+    let (_, section) = docs.split_once("\n## Counters\n").expect("a section on counters");
+    let (section, _) = section.split_once("\n## ").expect("a section after it");
+    let rows = section.lines().filter(|line| line.starts_with("| `"));
+    let names = rows.filter_map(|row| row.split('|').nth(1)).flat_map(|cell| cell.split('`').skip(1).step_by(2));
+    let expand = |name: &str| -> Vec<String> {
+        match name.split_once('<') {
+            Some((part, "reason>")) => Reason::ALL.iter().map(|reason| format!("{part}{}", reason.name())).collect(),
+            Some((part, "class>")) => {
+                crate::endpoints::ResetClass::ALL.iter().map(|class| format!("{part}{}", class.name())).collect()
+            }
+            _ => vec![name.to_owned()],
+        }
+    };
+    let mut listed: Vec<String> = names.flat_map(expand).collect();
+    let mut defined = counters();
+    listed.sort();
+    defined.sort();
+    assert_eq!(listed, defined, "docs/retry.md, section Counters");
+    let (_, decision) = docs.split_once("\n## The decision\n").expect("a section on the decision");
+    for reason in Reason::ALL {
+        assert!(decision.contains(&format!("`{}`", reason.name())), "docs/retry.md does not explain {}", reason.name());
+    }
 }

@@ -1,9 +1,10 @@
 //! Matchers in the form that a request is compared with.
 
+use memchr::memmem;
 use regex::bytes::{Regex, RegexBuilder};
 
 use super::{
-    config::{Glob, GrpcMatch, HeaderMatch, Match, Methods, PathMatch},
+    config::{Glob, GrpcMatch, HeaderMatch, Match, Methods, PathMatch, Refused},
     request::Evidence,
 };
 
@@ -62,15 +63,6 @@ struct Pattern {
     inner: Vec<u8>,
     open_start: bool,
     open_end: bool,
-}
-
-/// A matcher that was refused: the field below `match`, and why.
-#[derive(Debug)]
-pub struct Refused {
-    /// Path below `match`, for example `path.regex`; empty for `match` itself.
-    pub field: String,
-    /// What is wrong and what would be right.
-    pub allowed: String,
 }
 
 // === impl Matched ===
@@ -204,7 +196,7 @@ impl Pattern {
             (false, false) => value == inner,
             (false, true) => value.starts_with(inner),
             (true, false) => value.ends_with(inner),
-            (true, true) => inner.is_empty() || value.windows(inner.len()).any(|part| part == inner),
+            (true, true) => memmem::find(value, inner).is_some(),
         }
     }
 }
@@ -232,12 +224,12 @@ fn compile_path(path: &PathMatch) -> Result<Text, Refused> {
     let given = |text: &str, name: &str| {
         let field = format!("path.{name}");
         if text.contains('?') || text.contains('#') {
-            return refuse(field, "must not hold a query or fragment: paths are compared without them");
+            return Refused::because(field, "must not hold a query or fragment: paths are compared without them");
         }
         match name {
-            "suffix" if text.is_empty() => refuse(field, "must not be empty"),
+            "suffix" if text.is_empty() => Refused::because(field, "must not be empty"),
             "exact" | "prefix" if !(text.starts_with('/') || (name == "exact" && text == "*")) => {
-                refuse(field, "must begin with \"/\"")
+                Refused::because(field, "must begin with \"/\"")
             }
             _ => Ok(text.as_bytes().to_vec()),
         }
@@ -247,7 +239,7 @@ fn compile_path(path: &PathMatch) -> Result<Text, Refused> {
         (None, Some(text), None, None) => given(text, "prefix").map(Text::Prefix),
         (None, None, Some(text), None) => given(text, "suffix").map(Text::Suffix),
         (None, None, None, Some(text)) => compile_regex("path.regex".to_owned(), text).map(Text::Regex),
-        _ => refuse("path".to_owned(), only),
+        _ => Refused::because("path", only),
     }
 }
 
@@ -256,7 +248,7 @@ fn compile_header(index: usize, header: &HeaderMatch) -> Result<(String, Presenc
     let presence = match (exact, prefix, regex, present) {
         (Some(text), None, None, None) => Presence::Reads(Text::Exact(text.as_bytes().to_vec())),
         (None, Some(text), None, None) if text.is_empty() => {
-            return refuse(format!("headers[{index}].prefix"), "must not be empty; use \"present\": true");
+            return Refused::because(format!("headers[{index}].prefix"), "must not be empty; use \"present\": true");
         }
         (None, Some(text), None, None) => Presence::Reads(Text::Prefix(text.as_bytes().to_vec())),
         (None, None, Some(text), None) => {
@@ -264,7 +256,7 @@ fn compile_header(index: usize, header: &HeaderMatch) -> Result<(String, Presenc
         }
         (None, None, None, Some(present)) => Presence::Is(*present),
         _ => {
-            return refuse(
+            return Refused::because(
                 format!("headers[{index}]"),
                 "must hold \"name\" and exactly one of \"exact\", \"prefix\", \"regex\" and \"present\"",
             );
@@ -275,7 +267,7 @@ fn compile_header(index: usize, header: &HeaderMatch) -> Result<(String, Presenc
 
 fn compile_grpc(grpc: &GrpcMatch) -> Result<(Pattern, Pattern), Refused> {
     if grpc.service.is_none() && grpc.method.is_none() {
-        return refuse("grpc".to_owned(), "must hold \"service\", \"method\" or both");
+        return Refused::because("grpc", "must hold \"service\", \"method\" or both");
     }
     let pattern = |glob: &Option<Glob>| Pattern::new(glob.as_ref().map_or("*", |glob| glob.0.as_str()));
     Ok((pattern(&grpc.service), pattern(&grpc.method)))
@@ -283,10 +275,10 @@ fn compile_grpc(grpc: &GrpcMatch) -> Result<(Pattern, Pattern), Refused> {
 
 fn compile_regex(field: String, text: &str) -> Result<Regex, Refused> {
     if text.is_empty() {
-        return refuse(field, "must not be empty");
+        return Refused::because(field, "must not be empty");
     }
     if text.len() > REGEX_LENGTH_LIMIT {
-        return refuse(field, &format!("must not be longer than {REGEX_LENGTH_LIMIT} bytes"));
+        return Refused::because(field, format!("must not be longer than {REGEX_LENGTH_LIMIT} bytes"));
     }
     // Unicode tables are left out: header bytes need not be UTF-8, and `.` is any byte.
     RegexBuilder::new(text).unicode(false).size_limit(REGEX_SIZE_LIMIT).dfa_size_limit(REGEX_DFA_LIMIT).build().map_err(
@@ -314,12 +306,8 @@ fn one_line(message: &str) -> String {
 
 fn not_empty<T>(field: &str, list: &[T]) -> Result<(), Refused> {
     if list.is_empty() {
-        refuse(field.to_owned(), "must not be empty; leave it out to match everything")
+        Refused::because(field, "must not be empty; leave it out to match everything")
     } else {
         Ok(())
     }
-}
-
-fn refuse<T>(field: String, allowed: &str) -> Result<T, Refused> {
-    Err(Refused { field, allowed: allowed.to_owned() })
 }

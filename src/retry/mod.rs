@@ -3,7 +3,7 @@
 //!
 //! The core is pure: [`policy`] is the operator's configuration, [`request`] what is known of a
 //! request, [`decide`] the decision, [`steer`] the headers that carry it to Envoy's router, [`budget`]
-//! the load it may cost, [`outcome`] what became of it. [`filter`], `asked`, [`stats`] and [`worker`] adapt that
+//! the load it may cost, [`outcome`] what became of it. [`filter`], `stream`, `asked`, `metrics` and [`budgets`] adapt that
 //! core to Envoy's HTTP filter; `explain` finds the tunnel that broke under a request.
 //!
 //! ALWAYS
@@ -13,24 +13,27 @@
 //! - Evidence that is missing makes a request not eligible.
 //!
 //! NEVER
-//! - A retry header on CONNECT, on an upgrade, on a request that a rule denies, or over budget.
+//! - A retry header on CONNECT, on an upgrade, on a request that a rule denies, or over budget; nor on a
+//!   request that is not eligible and whose caller asks for hedging.
 //! - A panic on bytes that a client chose.
 
 mod asked;
 pub mod budget;
+pub mod budgets;
 pub mod config;
 pub mod decide;
 mod explain;
 pub mod filter;
+pub mod headers;
 pub mod matcher;
+mod metrics;
 pub mod outcome;
 pub mod policy;
 pub mod request;
-pub mod stats;
 pub mod steer;
+mod stream;
 pub mod wire;
 pub mod words;
-pub mod worker;
 
 #[cfg(test)]
 mod schema_tests;

@@ -1,5 +1,7 @@
 //! What became of a request, told from what Envoy knows when the stream ends.
 
+use memchr::memmem;
+
 /// Attempts that Envoy made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attempts {
@@ -89,10 +91,9 @@ impl Ending<'_> {
     #[must_use]
     pub fn lost_its_connection(&self) -> bool {
         const LOST: u64 = UPSTREAM_CONNECTION_FAILURE | UPSTREAM_CONNECTION_TERMINATION;
-        let says = |word: &[u8]| self.details.windows(word.len()).any(|part| part == word);
         self.flags.is_some_and(|flags| flags & LOST != 0)
-            || says(b"connection_failure")
-            || says(b"connection_termination")
+            || self.says(b"connection_failure")
+            || self.says(b"connection_termination")
     }
 
     /// Whether the client left first.
@@ -103,15 +104,19 @@ impl Ending<'_> {
 
     /// Whether no upstream acted on the last attempt: no connection, or REFUSED_STREAM.
     fn is_unprocessed(&self) -> bool {
-        let says = |word: &[u8]| self.details.windows(word.len()).any(|part| part == word);
         self.flags.is_some_and(|flags| flags & UPSTREAM_CONNECTION_FAILURE != 0)
-            || says(b"connection_failure")
-            || says(b"refused_stream")
+            || self.says(b"connection_failure")
+            || self.says(b"refused_stream")
     }
 
     /// Whether the answer had begun when the attempt broke.
     fn has_begun(&self) -> bool {
         self.details.starts_with(b"upstream_reset_after_response_started")
+    }
+
+    /// Whether the response code details hold the word.
+    fn says(&self, word: &[u8]) -> bool {
+        memmem::find(self.details, word).is_some()
     }
 
     fn is_failure(&self) -> bool {

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{
     PART,
-    config::{BudgetSettings, Document, HeaderName, Match, Methods, Rule},
+    config::{BudgetSettings, Document, HeaderName, Match, Methods, Refused, Rule},
     matcher::{Matched, Matcher},
     request::Evidence,
     words::Condition,
@@ -25,6 +25,8 @@ pub struct Policy {
     pub budget: BudgetSettings,
     /// Methods that are eligible without a rule.
     pub methods: Methods,
+    /// Whether requests that are not eligible may be sent again where no upstream acted on them.
+    pub unprocessed: bool,
     /// How requests are retried that no rule names.
     pub terms: Terms,
     keys: Vec<String>,
@@ -63,12 +65,6 @@ pub enum Ruling<'a> {
     None,
 }
 
-/// A contradiction between fields: where, and what would be right.
-struct Refused {
-    field: String,
-    allowed: String,
-}
-
 // === impl Policy ===
 
 impl Policy {
@@ -92,7 +88,7 @@ impl Policy {
         check_conditions("on", &document.on)?;
         let Object(budget) = document.budget;
         if budget.ratio.get() == 0.0 && budget.min_per_second.get() == 0 {
-            return refuse(
+            return Refused::because(
                 "budget",
                 "must allow some retries: \"ratio\" or \"min_per_second\" above 0 (or \"mode\": \"off\")",
             );
@@ -106,6 +102,7 @@ impl Policy {
             mode: document.mode,
             budget,
             methods: document.methods,
+            unprocessed: document.unprocessed,
             keys: document.idempotency_key_headers.into_iter().map(|HeaderName(name)| name).collect(),
             rules: compile_rules(&document.rules, &terms)?,
             terms,
@@ -134,7 +131,7 @@ impl Policy {
 
 fn compile_rules(rules: &[Object<Rule>], defaults: &Terms) -> Result<Vec<CompiledRule>, Refused> {
     if rules.len() > MAX_RULES {
-        return refuse("rules", &format!("must not hold more than {MAX_RULES} rules"));
+        return Refused::because("rules", format!("must not hold more than {MAX_RULES} rules"));
     }
     let mut names = HashSet::new();
     let mut seen: Vec<&Object<Rule>> = Vec::new();
@@ -142,12 +139,12 @@ fn compile_rules(rules: &[Object<Rule>], defaults: &Terms) -> Result<Vec<Compile
     for (index, rule) in rules.iter().enumerate() {
         let at = |field: &str| format!("rules[{index}].{field}");
         if !names.insert(rule.name.0.as_str()) {
-            return refuse(&at("name"), "must differ from every other rule's name");
+            return Refused::because(at("name"), "must differ from every other rule's name");
         }
         if let Some(earlier) = seen.iter().find(|earlier| hides(&earlier.matches, &rule.matches)) {
-            return refuse(
-                &at("match"),
-                &format!("can never match: rule \"{}\" comes first and matches all of it", earlier.name.0),
+            return Refused::because(
+                at("match"),
+                format!("can never match: rule \"{}\" comes first and matches all of it", earlier.name.0),
             );
         }
         compiled.push(CompiledRule {
@@ -178,7 +175,7 @@ fn compile_terms(index: usize, rule: &Rule, defaults: &Terms) -> Result<Option<T
     ];
     match given.iter().find(|(_, given)| *given) {
         Some((field, _)) => {
-            refuse(&format!("rules[{index}].{field}"), "must be left out of a rule with \"retry\": false")
+            Refused::because(format!("rules[{index}].{field}"), "must be left out of a rule with \"retry\": false")
         }
         None => Ok(None),
     }
@@ -188,10 +185,8 @@ fn compile_matcher(index: usize, rule: &Rule) -> Result<Matcher, Refused> {
     if let Some(Methods::List(list)) = &rule.matches.methods {
         distinct(&format!("rules[{index}].match.methods"), list.iter().map(|method| method.0.as_str()))?;
     }
-    Matcher::compile(&rule.matches).map_err(|refused| Refused {
-        field: format!("rules[{index}].match.{}", refused.field),
-        allowed: refused.allowed,
-    })
+    Matcher::compile(&rule.matches)
+        .map_err(|refused| Refused { field: format!("rules[{index}].match.{}", refused.field), ..refused })
 }
 
 /// Whether every request that `later` matches is matched by `earlier`, as far as equality shows it:
@@ -224,19 +219,15 @@ fn check_conditions(field: &str, on: &[Condition]) -> Result<(), Refused> {
 /// the default.
 fn distinct<'a>(field: &str, list: impl ExactSizeIterator<Item = &'a str>) -> Result<(), Refused> {
     if list.len() == 0 && field != "idempotency_key_headers" {
-        return refuse(field, "must not be empty");
+        return Refused::because(field, "must not be empty");
     }
     let mut seen = HashSet::new();
     for (index, entry) in list.enumerate() {
         if !seen.insert(entry) {
-            return refuse(&format!("{field}[{index}]"), "must not be listed twice");
+            return Refused::because(format!("{field}[{index}]"), "must not be listed twice");
         }
     }
     Ok(())
-}
-
-fn refuse<T>(field: &str, allowed: &str) -> Result<T, Refused> {
-    Err(Refused { field: field.trim_end_matches('.').to_owned(), allowed: allowed.to_owned() })
 }
 
 /// The value at a path such as `rules[2].match.path`.

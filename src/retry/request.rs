@@ -1,5 +1,7 @@
 //! What is known of a request when its headers have arrived.
 
+use super::headers::HEDGE;
+
 /// A request as the decision sees it: borrowed bytes, none of them trusted to be text.
 #[derive(Clone, Copy)]
 pub struct Evidence<'a> {
@@ -11,17 +13,9 @@ pub struct Evidence<'a> {
     pub path: Option<&'a [u8]>,
     /// The other headers.
     pub headers: &'a dyn Headers,
-    /// How much of a body Envoy keeps for another attempt, as far as the filter can see.
-    pub kept: Kept,
-}
-
-/// A bound on the body that Envoy keeps for another attempt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kept {
-    /// So many bytes.
-    UpTo(u64),
-    /// Any number.
-    All,
+    /// How many bytes of a body Envoy keeps for another attempt, as far as the filter can see; `None`: any
+    /// number.
+    pub body_limit: Option<u64>,
 }
 
 /// Request headers by lower-case name.
@@ -84,10 +78,17 @@ impl<'a> Evidence<'a> {
     /// is not, until it is seen to be.
     #[must_use]
     pub fn body_over_limit(&self) -> bool {
-        let Kept::UpTo(limit) = self.kept else { return false };
+        let Some(limit) = self.body_limit else { return false };
         let length = self.headers.joined("content-length");
         let length = length.and_then(|value| std::str::from_utf8(&value).ok()?.trim().parse::<u64>().ok());
         length.is_some_and(|length| length > limit)
+    }
+
+    /// Whether the caller asks for hedging. Envoy takes `true` for it, and nothing else; whatever is not
+    /// `false` is taken for it here.
+    #[must_use]
+    pub fn is_hedged(&self) -> bool {
+        self.headers.joined(HEDGE).is_some_and(|value| value.trim_ascii() != b"false")
     }
 
     /// Whether the request asks to leave HTTP (RFC 9110 section 7.8). `Upgrade` alone is taken for it:

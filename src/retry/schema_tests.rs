@@ -30,6 +30,7 @@ fn full() -> Value {
             { "name": "never-reports", "match": { "path": { "regex": "^/reports/[0-9]+/run$" } }, "retry": false }
         ],
         "on": ["reset", "connect-failure"],
+        "unprocessed": true,
         "max_retries": 1,
         "per_try_timeout": null,
         "budget": { "ratio": 0.2, "min_per_second": 10, "window": "10s" }
@@ -52,9 +53,9 @@ fn wrong(kind: &str) -> Vec<Value> {
         "header" => with(text, json!(["", ":path", "a b", "a:", "é", "a\n"])),
         "name" => with(text, json!(["", "a b", "é", "x".repeat(65)])),
         "bool" => vec![json!(1), json!("true"), json!(null), json!([])],
-        "count" => with(vec![json!("1"), json!(null), json!(true), json!([])], json!([0, 11, -1, 1.5, 1e9])),
-        "floor" => with(vec![json!("1"), json!(null), json!(true), json!([])], json!([-1, 100_001, 0.5])),
-        "ratio" => with(vec![json!("1"), json!(null), json!(true), json!([])], json!([-0.1, 1.1, 20])),
+        "count" => with(vec![json!("one"), json!(null), json!(true), json!([])], json!([0, 11, -1, 1.5, 1e9])),
+        "floor" => with(vec![json!("one"), json!(null), json!(true), json!([])], json!([-1, 100_001, 0.5])),
+        "ratio" => with(vec![json!("one"), json!(null), json!(true), json!([])], json!([-0.1, 1.1, 20])),
         "duration" => with(vec![json!(1), json!(true), json!([])], json!(["", "5", "5 s", "-1s", "1d", "1.2.3s", "s"])),
         "condition" => with(text, json!(["", "resets", "Reset", "5XX", "timeout"])),
         "glob" => with(text, json!(["", "a*b", "**", "a b", "*a*b*"])),
@@ -101,6 +102,7 @@ const PLACES: &[(&str, &str)] = &[
     ("/rules/1/match/path/regex", "regex"),
     ("/on", "list"),
     ("/on/0", "condition"),
+    ("/unprocessed", "bool"),
     ("/max_retries", "count"),
     ("/per_try_timeout", "duration"),
     ("/budget", "object"),
@@ -182,6 +184,12 @@ fn beyond_schema() -> Vec<(&'static str, &'static str, Value)> {
         ("rules[0].per_try_timeout", "/rules/0/per_try_timeout", json!("2h")),
         ("budget.window", "/budget/window", json!("999ms")),
         ("budget.window", "/budget/window", json!("6m")),
+        // Ranges of numbers that are written as strings.
+        ("max_retries", "/max_retries", json!("11.0")),
+        ("rules[0].max_retries", "/rules/0/max_retries", json!("1.5")),
+        ("budget.ratio", "/budget/ratio", json!("1.01")),
+        ("budget.min_per_second", "/budget/min_per_second", json!("-1")),
+        ("budget", "/budget", json!({ "ratio": "0.0", "min_per_second": "0" })),
         // Regular expressions that are invalid or too large.
         ("rules[1].match.path.regex", "/rules/1/match/path/regex", json!("^/reports/(")),
         ("rules[1].match.path.regex", "/rules/1/match/path/regex", json!("a{1000}{1000}")),
@@ -220,11 +228,14 @@ fn beyond_schema() -> Vec<(&'static str, &'static str, Value)> {
 fn good() -> Vec<Value> {
     let mut good = vec![json!({}), full()];
     for (pointer, values) in [
-        ("/mode", json!(["observe", "off"])),
+        // `false` and the strings: what Envoy's YAML reader makes of `off` and of fractions.
+        ("/mode", json!(["observe", "off", false])),
+        ("/budget/ratio", json!(["0.2", "1", ".5", "5e-1"])),
+        ("/budget/min_per_second", json!(["10.0"])),
         ("/methods", json!(["idempotent", "safe", ["GET"], ["M-SEARCH", "PROPFIND"]])),
         ("/idempotency_key_headers", json!([[], ["Idempotency-Key"]])),
         ("/rules", json!([[]])),
-        ("/max_retries", json!([1, 10, 2.0])),
+        ("/max_retries", json!([1, 10, 2.0, "2.0"])),
         ("/per_try_timeout", json!([null, "10ms", "1.5s", "60m", "1h", ".5s", "5.s"])),
         (
             "/budget",
@@ -318,4 +329,20 @@ fn what_a_schema_cannot_say_is_refused_by_the_parser() {
             .unwrap_or_else(|| panic!("the parser accepts a policy with a bad {place}: {document}"));
         assert_eq!(error.field, place, "{error}");
     }
+}
+
+#[test]
+fn the_schemas_defaults_are_the_parsers() {
+    let schema: Value = serde_json::from_str(SCHEMA).expect("the schema is JSON");
+    let mut document = json!({});
+    let properties = schema["properties"].as_object().expect("properties");
+    for (name, property) in properties.iter().filter(|(name, _)| *name != "budget") {
+        document[name] = property["default"].clone();
+        assert!(property.get("default").is_some(), "{name} has no default");
+    }
+    for (name, property) in properties["budget"]["properties"].as_object().expect("the budget's properties") {
+        document["budget"][name] = property["default"].clone();
+    }
+    let parse = |document: &Value| Policy::parse(document.to_string().as_bytes()).expect("the defaults are valid");
+    assert_eq!(format!("{:?}", parse(&document)), format!("{:?}", parse(&json!({}))));
 }

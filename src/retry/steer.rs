@@ -1,25 +1,16 @@
 //! The request headers that carry a verdict to Envoy's router.
 //!
-//! The router reads them once, merges them with the route's `retry_policy`, and removes them before
-//! the request goes upstream. Conditions are united with the route's. `x-envoy-max-retries` *replaces*
+//! The router reads them once and merges them with the route's `retry_policy`. Conditions are united with the route's. `x-envoy-max-retries` *replaces*
 //! the route's `num_retries`, which a filter cannot read, unless the operator repeats it in the route's
 //! metadata ([`ROUTE_RETRIES`]): so it is set only where the policy asks for more than Envoy's own default
 //! of one retry, more than the caller asks for, and more than the route is known to ask for.
 
 use super::{
     decide::{Action, applies},
+    headers::{MAX_RETRIES, PER_TRY_TIMEOUT, RETRY_GRPC_ON, RETRY_ON, parse_number},
     request::Evidence,
     words::{Carrier, Condition},
 };
-
-/// Conditions, united with the route's.
-pub const RETRY_ON: &str = "x-envoy-retry-on";
-/// gRPC conditions, united with the route's.
-pub const RETRY_GRPC_ON: &str = "x-envoy-retry-grpc-on";
-/// Number of retries, instead of the route's.
-pub const MAX_RETRIES: &str = "x-envoy-max-retries";
-/// Milliseconds for one attempt, instead of the route's.
-pub const PER_TRY_TIMEOUT: &str = "x-envoy-upstream-rq-per-try-timeout-ms";
 
 /// What Envoy's router retries when neither the route nor a header names a number.
 pub const ENVOY_DEFAULT_RETRIES: u32 = 1;
@@ -66,16 +57,6 @@ pub fn headers(request: &Evidence<'_>, action: &Action<'_>, route: impl FnOnce()
     }
 }
 
-/// The number that Envoy reads from `x-envoy-max-retries`; `None` where it reads none.
-#[must_use]
-pub fn parse_retries(value: &[u8]) -> Option<u64> {
-    let digits = std::str::from_utf8(value.trim_ascii()).ok()?;
-    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return None;
-    }
-    digits.parse().ok()
-}
-
 /// The caller's list with what it lacks at its end; `None` when it lacks nothing.
 fn conditions(request: &Evidence<'_>, name: &'static str, on: impl Iterator<Item = Condition>) -> Option<Header> {
     let mut value = request.headers.joined(name).unwrap_or_default();
@@ -94,7 +75,7 @@ fn conditions(request: &Evidence<'_>, name: &'static str, on: impl Iterator<Item
 }
 
 fn max_retries(request: &Evidence<'_>, ours: u32, route: impl FnOnce() -> Option<u32>) -> Option<Header> {
-    let theirs = request.headers.joined(MAX_RETRIES).and_then(|value| parse_retries(&value));
+    let theirs = request.headers.joined(MAX_RETRIES).and_then(|value| parse_number(&value));
     let wanted = match theirs {
         Some(theirs) => u64::from(ours) > theirs,
         None => ours > ENVOY_DEFAULT_RETRIES && route().is_none_or(|route| ours > route),

@@ -82,10 +82,10 @@ fn grpc_conditions_travel_in_their_own_header() {
 #[test]
 fn numbers_are_read_as_envoy_reads_them() {
     for (value, number) in [("3", Some(3)), (" 3 ", Some(3)), ("", None), ("3x", None), ("-1", None), ("+1", None)] {
-        assert_eq!(parse_retries(value.as_bytes()), number, "{value:?}");
+        assert_eq!(parse_number(value.as_bytes()), number, "{value:?}");
     }
-    assert_eq!(parse_retries("9".repeat(40).as_bytes()), None);
-    assert_eq!(parse_retries(&[0xff, b'1']), None);
+    assert_eq!(parse_number("9".repeat(40).as_bytes()), None);
+    assert_eq!(parse_number(&[0xff, b'1']), None);
 }
 
 /// The policy says of `words` only what it may say of a request that it does not allow to be repeated.
@@ -128,7 +128,7 @@ proptest! {
         for (name, value) in headers(&evidence, &decide(&evidence, &policy, Allowance::Available).action, || Some(3)) {
             let before = evidence.headers.joined(name);
             match name {
-                MAX_RETRIES => prop_assert!(parse_retries(&value) > before.and_then(|value| parse_retries(&value))),
+                MAX_RETRIES => prop_assert!(parse_number(&value) > before.and_then(|value| parse_number(&value))),
                 PER_TRY_TIMEOUT => prop_assert_eq!(before, None),
                 _ => prop_assert!(value.starts_with(&before.unwrap_or_default())),
             }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::{
     policy::Policy,
-    request::{Evidence, Headers, Kept},
+    request::{Evidence, Headers},
 };
 
 /// A request that owns its bytes.
@@ -42,7 +42,7 @@ impl Request {
             authority: self.authority.as_deref(),
             path: self.path.as_deref(),
             headers: self,
-            kept: Kept::UpTo(1_000),
+            body_limit: Some(1_000),
         }
     }
 }
@@ -83,6 +83,7 @@ pub(crate) fn any_request() -> impl Strategy<Value = Request> {
         "x-envoy-retry-on",
         "x-envoy-retry-grpc-on",
         "x-envoy-max-retries",
+        "x-envoy-hedge-on-per-try-timeout",
         "x-envoy-upstream-rq-per-try-timeout-ms",
     ]);
     let value = prop_oneof![
@@ -119,7 +120,9 @@ pub(crate) fn any_policy() -> impl Strategy<Value = Policy> {
         r#"{"grpc":{"service":"shop.*","method":"Get*"}}"#,
     ]);
     let rules = prop::collection::btree_map(matches, (any::<bool>(), 1_u32..=10), 0..4);
-    (methods, on, keys, rules, 1_u32..=10, any::<bool>()).prop_map(|(methods, on, keys, rules, max, timeout)| {
+    let switches = (any::<bool>(), any::<bool>());
+    (methods, on, keys, rules, 1_u32..=10, switches).prop_map(|(methods, on, keys, rules, max, switches)| {
+        let (timeout, unprocessed) = switches;
         let rules: Vec<String> = rules
             .iter()
             .enumerate()
@@ -130,7 +133,7 @@ pub(crate) fn any_policy() -> impl Strategy<Value = Policy> {
             .collect();
         let timeout = if timeout { r#""2s""# } else { "null" };
         policy(&format!(
-            r#"{{"methods":{methods},"on":{on},"idempotency_key_headers":{keys},"rules":[{}],"max_retries":{max},"per_try_timeout":{timeout}}}"#,
+            r#"{{"methods":{methods},"on":{on},"idempotency_key_headers":{keys},"unprocessed":{unprocessed},"rules":[{}],"max_retries":{max},"per_try_timeout":{timeout}}}"#,
             rules.join(",")
         ))
     })

@@ -3,50 +3,14 @@
 //! Every release turns the `google.protobuf.Struct` of a *filter* into JSON. For a *route* (and a
 //! virtual host, and a weighted cluster) Envoy 1.38 hands over the `Struct`'s own bytes instead.
 
-use std::{borrow::Cow, collections::HashMap};
+use std::borrow::Cow;
 
-use prost::Message;
+use prost::Message as _;
+use prost_types::{Struct, Value, value::Kind};
 use serde_json::{Map, Number, Value as Json};
 
 /// The first byte of every `Struct` that has a field: field 1, length-delimited.
 const FIELDS_TAG: u8 = 0x0a;
-
-/// `google.protobuf.Struct`.
-#[derive(Clone, PartialEq, Message)]
-struct Struct {
-    #[prost(map = "string, message", tag = "1")]
-    fields: HashMap<String, Value>,
-}
-
-/// `google.protobuf.Value`.
-#[derive(Clone, PartialEq, Message)]
-struct Value {
-    #[prost(oneof = "Kind", tags = "1, 2, 3, 4, 5, 6")]
-    kind: Option<Kind>,
-}
-
-#[derive(Clone, PartialEq, prost::Oneof)]
-enum Kind {
-    #[prost(int32, tag = "1")]
-    Null(i32),
-    #[prost(double, tag = "2")]
-    Number(f64),
-    #[prost(string, tag = "3")]
-    Text(String),
-    #[prost(bool, tag = "4")]
-    Bool(bool),
-    #[prost(message, tag = "5")]
-    Struct(Struct),
-    #[prost(message, tag = "6")]
-    List(List),
-}
-
-/// `google.protobuf.ListValue`.
-#[derive(Clone, PartialEq, Message)]
-struct List {
-    #[prost(message, repeated, tag = "1")]
-    values: Vec<Value>,
-}
 
 /// The configuration as JSON: as it is, or read from a `Struct`'s bytes. Bytes that are neither are
 /// left for the parser to refuse. The tag is a line feed, which JSON allows at its beginning, so JSON
@@ -68,12 +32,12 @@ fn object(decoded: Struct) -> Json {
 
 fn value(decoded: Value) -> Json {
     match decoded.kind {
-        None | Some(Kind::Null(_)) => Json::Null,
-        Some(Kind::Number(number)) => Number::from_f64(number).map_or(Json::Null, Json::Number),
-        Some(Kind::Text(text)) => Json::String(text),
-        Some(Kind::Bool(yes)) => Json::Bool(yes),
-        Some(Kind::Struct(fields)) => object(fields),
-        Some(Kind::List(list)) => Json::Array(list.values.into_iter().map(value).collect()),
+        None | Some(Kind::NullValue(_)) => Json::Null,
+        Some(Kind::NumberValue(number)) => Number::from_f64(number).map_or(Json::Null, Json::Number),
+        Some(Kind::StringValue(text)) => Json::String(text),
+        Some(Kind::BoolValue(yes)) => Json::Bool(yes),
+        Some(Kind::StructValue(fields)) => object(fields),
+        Some(Kind::ListValue(list)) => Json::Array(list.values.into_iter().map(value).collect()),
     }
 }
 
@@ -85,19 +49,23 @@ mod tests {
         Value { kind: Some(kind) }
     }
 
+    fn object<const N: usize>(fields: [(&str, Kind); N]) -> Struct {
+        Struct { fields: fields.into_iter().map(|(name, kind)| (name.to_owned(), field(kind))).collect() }
+    }
+
     #[test]
     fn a_struct_is_read_as_the_json_that_it_came_from() {
-        let list = List { values: vec![field(Kind::Text("POST".to_owned()))] };
-        let budget = Struct { fields: HashMap::from([("ratio".to_owned(), field(Kind::Number(0.5)))]) };
-        let fields = HashMap::from([
-            ("methods".to_owned(), field(Kind::List(list))),
-            ("max_retries".to_owned(), field(Kind::Number(2.0))),
-            ("budget".to_owned(), field(Kind::Struct(budget))),
-            ("per_try_timeout".to_owned(), field(Kind::Null(0))),
-        ]);
-        let bytes = Struct { fields }.encode_to_vec();
+        let list = prost_types::ListValue { values: vec![field(Kind::StringValue("POST".to_owned()))] };
+        let bytes = object([
+            ("methods", Kind::ListValue(list)),
+            ("max_retries", Kind::NumberValue(2.0)),
+            ("unprocessed", Kind::BoolValue(false)),
+            ("budget", Kind::StructValue(object([("ratio", Kind::NumberValue(0.5))]))),
+            ("per_try_timeout", Kind::NullValue(0)),
+        ])
+        .encode_to_vec();
         let read: Json = serde_json::from_slice(&json(&bytes)).expect("JSON");
-        let expected = r#"{"methods":["POST"],"max_retries":2.0,"budget":{"ratio":0.5},"per_try_timeout":null}"#;
+        let expected = r#"{"methods":["POST"],"max_retries":2.0,"unprocessed":false,"budget":{"ratio":0.5},"per_try_timeout":null}"#;
         assert_eq!(read, serde_json::from_str::<Json>(expected).expect("JSON"));
         super::super::policy::Policy::parse(&json(&bytes)).expect("a valid policy");
     }

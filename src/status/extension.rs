@@ -19,21 +19,34 @@ use envoy_proxy_dynamic_modules_rust_sdk::{
 };
 
 use super::{
-    config::{PollSource, StatusConfig},
-    connection::{self, Connection},
+    calls::{Call, Calls, Failure},
+    config::{self, PollSource, StatusConfig},
+    control_plane_probe::{self, Probe},
     metrics::Metrics,
-    note::Note,
     page,
-    poller::{Failure, Poller},
 };
-use crate::{closing::Closer, shared::shared, watch::gap::Gap};
+use crate::{
+    closing::Closer,
+    config::ConfigError,
+    shared::{log, shared},
+    watch::{
+        Note, Watch,
+        polls::{Answer, Polls},
+    },
+};
 
-/// The pulse of the main thread: deadlines are met within it, statistics are as old.
+/// The period of the main thread's timer: deadlines are met within it, statistics are as old.
 const TICK: Duration = Duration::from_millis(100);
 /// Time that Envoy's own admin endpoint has to answer.
 const CALLOUT_TIMEOUT_MS: u64 = 5_000;
 
 const CLUSTERS_PATH: &[u8] = b"/clusters";
+
+/// Whether a process has its one `status` extension.
+static TAKEN: AtomicBool = AtomicBool::new(false);
+
+/// The right to be the process's one `status` extension, until it is dropped.
+struct Only;
 
 /// The extension's configuration, which is also where its timer and call-outs arrive.
 pub(crate) struct StatusExtensionConfig {
@@ -43,22 +56,16 @@ pub(crate) struct StatusExtensionConfig {
     closer: Mutex<Closer>,
     running: Arc<AtomicBool>,
     state: Mutex<State>,
+    _only: Only,
 }
 
 /// What changes. Main thread; the lock is never held across a call into Envoy.
 struct State {
-    poller: Poller,
-    connection: Option<Connection>,
-    /// The call-outs in flight, and one that is being sent, whose id is not known yet.
-    in_flight: Vec<(u64, Call)>,
-    sending: Option<Call>,
-}
-
-/// What a call-out asks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Call {
-    Poll,
-    Look,
+    polls: Polls,
+    probe: Probe,
+    calls: Calls,
+    /// The main thread's processor time when the poll in flight began.
+    poll_began: Duration,
 }
 
 /// The extension proper: the server's life.
@@ -66,12 +73,43 @@ struct StatusExtension {
     running: Arc<AtomicBool>,
 }
 
+// === impl Only ===
+
+impl Only {
+    fn take() -> Result<Self, ConfigError> {
+        if TAKEN.swap(true, Ordering::AcqRel) {
+            return Err(ConfigError::new(
+                config::NAME,
+                ".",
+                &serde_json::Value::Null,
+                "this proxy has the bootstrap extension \"status\" twice: a second one would poll and count the same",
+            ));
+        }
+        Ok(Self)
+    }
+}
+
+impl Drop for Only {
+    fn drop(&mut self) {
+        TAKEN.store(false, Ordering::Release);
+    }
+}
+
 // === impl StatusExtensionConfig ===
 
 impl StatusExtensionConfig {
-    pub(crate) fn new(config: StatusConfig, envoy: &mut dyn EnvoyBootstrapExtensionConfig) -> Self {
+    /// Puts a configuration in force. Main thread.
+    ///
+    /// # Errors
+    /// If the process has such an extension already.
+    pub(crate) fn new(
+        config: StatusConfig,
+        envoy: &mut dyn EnvoyBootstrapExtensionConfig,
+    ) -> Result<Self, ConfigError> {
+        let only = Only::take()?;
         shared().endpoints.set_capacity(config.capacity.get() as usize);
         shared().ticking.store(true, Ordering::Relaxed);
+        shared().watch().suspect_after(config.suspect_after.map(crate::config::Span::get));
         let metrics = Metrics::define(envoy);
         let page = config.admin_path.as_str();
         if !envoy.register_admin_handler(page, "Stale Guard: endpoints, connections, generations", true, false) {
@@ -82,35 +120,29 @@ impl StatusExtensionConfig {
         let tick = envoy.new_timer();
         tick.enable(TICK);
         envoy.signal_init_complete();
-        let watch = &config.watch;
-        let poller = Poller::new(watch.min_interval.get(), watch.max_interval.get(), watch.treat_as_removed.clone());
-        let connection = config.suspect_after.map(|after| Connection::new(Gap::new(after.get()), Instant::now()));
-        let state = State { poller, connection, in_flight: Vec::new(), sending: None };
-        Self { config, metrics, tick, closer: Mutex::new(Closer::new()), running: Arc::default(), state: Mutex::new(state) }
+        let now = Instant::now();
+        let polls = Polls::new(config.watch.min_interval.get(), config.watch.max_interval.get(), now);
+        let state = State { polls, probe: Probe::new(now), calls: Calls::default(), poll_began: Duration::ZERO };
+        Ok(Self { config, metrics, tick, closer: Mutex::new(Closer::new()), running: Arc::default(), state: Mutex::new(state), _only: only })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts what is due, and arms the timer for what is due next.
+    /// Sends what is due, and arms the timer for what is due next.
     fn ask(&self, envoy: &mut dyn EnvoyBootstrapExtensionConfig, now: Instant) {
         if !self.running.load(Ordering::Relaxed) {
             return;
         }
-        let (poll, look) = {
-            let mut state = self.state();
-            let poll = self.polls() && state.poller.start(now);
-            (poll, state.connection.as_mut().is_some_and(|connection| connection.start(now)))
-        };
-        if poll {
-            self.call(envoy, Call::Poll);
+        if self.is_poll_due(now) {
+            self.send(envoy, Call::Poll);
         }
-        if look {
-            self.call(envoy, Call::Look);
+        if self.is_look_due(now) {
+            self.send(envoy, Call::Look);
         }
-        let wait = self.state().poller.wait(now);
-        if let Some(wait) = wait.filter(|wait| self.polls() && *wait < TICK) {
+        let wait = if self.polls() { self.state().polls.due_in(now) } else { None };
+        if let Some(wait) = wait.filter(|wait| *wait < TICK) {
             // At least a millisecond: a timer of zero would come back before time has moved on.
             self.tick.enable(wait.max(Duration::from_millis(1)));
         }
@@ -120,59 +152,92 @@ impl StatusExtensionConfig {
         self.config.watch.source == PollSource::Admin
     }
 
-    fn call(&self, envoy: &mut dyn EnvoyBootstrapExtensionConfig, call: Call) {
+    fn is_poll_due(&self, now: Instant) -> bool {
+        if !self.polls() {
+            return false;
+        }
+        let mut state = self.state();
+        let due = state.polls.start(|| shared().watch().is_covered(), now);
+        if due {
+            state.poll_began = processor_time();
+            shared().hint.rearm();
+        }
+        shared().hint.want(state.polls.takes_hints());
+        due
+    }
+
+    fn is_look_due(&self, now: Instant) -> bool {
+        let Some(pause) = shared().watch().pause_between_looks() else { return false };
+        let mut state = self.state();
+        let due = state.probe.is_due(now) && !state.calls.is_under_way(Call::Look);
+        if due {
+            state.probe.sent(pause, now);
+        }
+        due
+    }
+
+    fn send(&self, envoy: &mut dyn EnvoyBootstrapExtensionConfig, call: Call) {
         let path = match call {
             Call::Poll => CLUSTERS_PATH,
-            Call::Look => connection::PATH,
+            Call::Look => control_plane_probe::PATH,
         };
         let headers = vec![(":method", &b"GET"[..]), (":path", path), ("host", b"localhost")];
-        self.state().sending = Some(call);
+        self.state().calls.send(call);
         let (sent, id) = envoy.send_http_callout(self.config.watch.cluster.as_str(), headers, None, CALLOUT_TIMEOUT_MS);
-        let mut state = self.state();
-        // Envoy may have reported the end already, from within the call.
-        if state.sending.take().is_none() {
-            return;
+        let accepted = matches!(sent, CalloutInitResult::Success);
+        let unended = self.state().calls.sent(accepted.then_some(id));
+        if unended && !accepted {
+            let why = format!("cluster \"{}\": {sent:?}", self.config.watch.cluster.as_str());
+            log(self.ended(call, Err(Failure::Other(why)), Instant::now()));
         }
-        let notes = match sent {
-            CalloutInitResult::Success => {
-                state.in_flight.push((id, call));
-                Vec::new()
+    }
+
+    /// A call-out has ended: its body, or why there is none. Gives what is to be logged of that.
+    fn ended(&self, call: Call, result: Result<&[EnvoyBuffer], Failure>, now: Instant) -> Vec<Note> {
+        match call {
+            Call::Poll => self.polled(result, now),
+            Call::Look => self.looked(result, now).into_iter().collect(),
+        }
+    }
+
+    fn polled(&self, result: Result<&[EnvoyBuffer], Failure>, now: Instant) -> Vec<Note> {
+        let mut watch = shared().watch();
+        let (answer, notes) = match result {
+            Ok(body) => {
+                let chunks = body.iter().map(EnvoyBuffer::as_slice);
+                watch.poll_answer(chunks, &self.config.watch.treat_as_removed, now)
             }
-            refused => {
-                let why = format!("cluster \"{}\": {refused:?}", self.config.watch.cluster.as_str());
-                state.ended(call, Err(Failure::Other(why)), Instant::now())
+            Err(why) => {
+                let answer = if why == Failure::TooLarge { Answer::TooLarge } else { Answer::Failed };
+                (answer, watch.poll_failed(&why.to_string()).into_iter().collect())
             }
         };
-        drop(state);
-        notes.iter().for_each(Note::say);
+        let mut state = self.state();
+        let cost = processor_time().saturating_sub(state.poll_began);
+        watch.poll_took(cost);
+        state.polls.ended(answer, cost, now);
+        shared().hint.want(state.polls.takes_hints());
+        notes
     }
-}
 
-// === impl State ===
-
-impl State {
-    /// A call-out is over: its body, or why there is none. Gives what is to be said of that.
-    fn ended(&mut self, call: Call, result: Result<&[EnvoyBuffer], Failure>, now: Instant) -> Vec<Note> {
-        match (call, result) {
-            (Call::Poll, Ok(body)) => self.poller.answered(body, now),
-            (Call::Poll, Err(why)) => self.poller.failed(&why, now),
-            (Call::Look, result) => {
-                let connection = self.connection.as_mut();
-                let note = connection.and_then(|connection| match result {
-                    Ok(body) => connection.answered(body, now),
-                    Err(why) => connection.failed(&why.to_string(), now),
-                });
-                note.into_iter().collect()
+    fn looked(&self, result: Result<&[EnvoyBuffer], Failure>, now: Instant) -> Option<Note> {
+        let mut watch = shared().watch();
+        let (connected, why) = match result {
+            Ok(body) => {
+                let text: Vec<u8> = body.iter().flat_map(|chunk| chunk.as_slice()).copied().collect();
+                (control_plane_probe::connected(&text), None)
             }
+            Err(why) => (None, Some(why.to_string())),
+        };
+        let fence = watch.look(connected, now);
+        let pause = watch.pause_between_looks().unwrap_or(TICK);
+        drop(watch);
+        let mut state = self.state();
+        if connected.is_some() {
+            state.probe.told(pause, now);
+            return fence;
         }
-    }
-
-    /// What the call-out with this id asked.
-    fn take(&mut self, id: u64) -> Option<Call> {
-        match self.in_flight.iter().position(|(known, _)| *known == id) {
-            Some(index) => Some(self.in_flight.swap_remove(index).1),
-            None => self.sending.take(),
-        }
+        state.probe.is_blind(why.as_deref(), now)
     }
 }
 
@@ -182,7 +247,7 @@ impl BootstrapExtensionConfig for StatusExtensionConfig {
     }
 
     fn on_timer_fired(&self, envoy: &mut dyn EnvoyBootstrapExtensionConfig, _timer: &dyn EnvoyBootstrapExtensionTimer) {
-        // First, so that a panic below does not end the pulse.
+        // First, so that a panic below does not end the timer.
         self.tick.enable(TICK);
         let now = Instant::now();
         shared().endpoints.close_removed(now);
@@ -196,7 +261,7 @@ impl BootstrapExtensionConfig for StatusExtensionConfig {
     }
 
     fn on_scheduled(&self, envoy: &mut dyn EnvoyBootstrapExtensionConfig, _event_id: u64) {
-        self.state().poller.hint();
+        self.state().polls.hint();
         self.ask(envoy, Instant::now());
     }
 
@@ -216,11 +281,10 @@ impl BootstrapExtensionConfig for StatusExtensionConfig {
             CalloutResult::ExceedResponseBufferLimit => Err(Failure::TooLarge),
             other => Err(Failure::Other(format!("{other:?}"))),
         };
-        let mut state = self.state();
-        let call = state.take(callout_id);
-        let notes = call.map(|call| state.ended(call, result, Instant::now()));
-        drop(state);
-        notes.iter().flatten().for_each(Note::say);
+        let call = self.state().calls.take(callout_id);
+        if let Some(call) = call {
+            log(self.ended(call, result, Instant::now()));
+        }
     }
 
     fn on_admin_request(
@@ -230,7 +294,8 @@ impl BootstrapExtensionConfig for StatusExtensionConfig {
         path: &str,
         _body: &[u8],
     ) -> (u32, String) {
-        (200, page::render(path, &page::State::of(shared()), Instant::now()))
+        let watch: MutexGuard<'_, Watch> = shared().watch();
+        page::respond(path, &shared().endpoints, &watch, Instant::now())
     }
 }
 
@@ -251,4 +316,24 @@ impl BootstrapExtension for StatusExtension {
 fn status<'a>(headers: &'a [(EnvoyBuffer, EnvoyBuffer)]) -> &'a str {
     let status = headers.iter().find(|(name, _)| name.as_slice() == b":status");
     status.and_then(|(_, value)| std::str::from_utf8(value.as_slice()).ok()).unwrap_or("none")
+}
+
+/// What the calling thread has used of the processor.
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_status_extension_is_refused_until_the_first_is_gone() {
+        let first = Only::take().expect("the first");
+        let refused = Only::take().err().expect("the second").to_string();
+        assert!(refused.contains("twice"), "{refused}");
+        drop(first);
+        assert!(Only::take().is_ok());
+    }
 }

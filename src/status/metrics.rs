@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use envoy_proxy_dynamic_modules_rust_sdk::{
-    EnvoyBootstrapExtensionConfig, EnvoyCounterId, EnvoyGaugeId, panics_caught,
+    EnvoyBootstrapExtensionConfig, EnvoyCounterId, EnvoyGaugeId, extra::panics_caught,
 };
 
-use crate::{closing::Searched, shared::Shared, watch::SourceStats};
+use crate::{closing::Searched, shared::Shared, watch::Counts};
 
 /// What the extension counts. An id that Envoy refused is `None`.
 pub(crate) struct Metrics {
@@ -22,7 +22,7 @@ pub(crate) struct Metrics {
     suspected: Counter,
     /// Panics caught in hooks.
     panics: Counter,
-    /// Time of the main thread that polls took.
+    /// Time of the main thread while polls were in flight.
     polls_us: Counter,
     /// Outer connections of past generations that were closed.
     connections_closed: Counter,
@@ -74,18 +74,20 @@ impl Metrics {
             }
         };
         set(self.endpoints, totals.endpoints as u64);
-        set(self.listed, shared.listed() as u64);
+        let watch = shared.watch();
+        let (listed, fences) = (watch.listings().endpoints(), watch.fences());
+        let counts = [*watch.validator(), *watch.admin()];
+        drop(watch);
+        set(self.listed, listed as u64);
         set(self.tunnels, totals.tunnels);
         set(self.connections, totals.connections);
-        self.suspected.publish(envoy, shared.suspected.load(Ordering::Relaxed));
+        self.suspected.publish(envoy, fences);
         self.panics.publish(envoy, panics_caught());
-        self.polls_us.publish(envoy, shared.admin.main_thread_us.load(Ordering::Relaxed));
-        for (source, stats) in self.sources.iter().zip([&shared.validator, &shared.admin]) {
-            source.publish(envoy, stats);
-            set(
-                source.view_age,
-                stats.view_age(now).map_or(0, |age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX)),
-            );
+        for (source, counts) in self.sources.iter().zip(&counts) {
+            source.publish(envoy, counts);
+            self.polls_us.publish(envoy, u64::try_from(counts.main_thread.as_micros()).unwrap_or(u64::MAX));
+            let age = counts.view_age(now).unwrap_or_default();
+            set(source.view_age, u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
         }
     }
 
@@ -109,14 +111,14 @@ impl Source {
         Self { updates, added, removed, errors, view_age }
     }
 
-    fn publish(&self, envoy: &dyn EnvoyBootstrapExtensionConfig, stats: &SourceStats) {
+    fn publish(&self, envoy: &dyn EnvoyBootstrapExtensionConfig, counts: &Counts) {
         for (counter, count) in [
-            (&self.updates, &stats.updates),
-            (&self.added, &stats.added),
-            (&self.removed, &stats.removed),
-            (&self.errors, &stats.errors),
+            (&self.updates, counts.updates),
+            (&self.added, counts.added),
+            (&self.removed, counts.removed),
+            (&self.errors, counts.errors),
         ] {
-            counter.publish(envoy, count.load(Ordering::Relaxed));
+            counter.publish(envoy, count);
         }
     }
 }

@@ -1,16 +1,16 @@
 //! The admin page: what is known, as JSON.
 
 use std::{
-    sync::atomic::Ordering,
+    net::IpAddr,
     time::{Duration, Instant},
 };
 
 use serde_json::{Value, json};
 
 use crate::{
+    address,
     endpoints::{EndpointView, Endpoints, Presence},
-    shared::Shared,
-    watch::{SourceStats, ip},
+    watch::{Counts, Listings, Watch},
 };
 
 /// Endpoints shown at most, unless `?limit=` asks for another number.
@@ -18,76 +18,92 @@ pub(super) const DEFAULT_LIMIT: usize = 1_000;
 /// What `?limit=` may ask for: the page is written on the main thread.
 pub(super) const MAX_LIMIT: usize = 10_000;
 
-/// What the page shows beside the endpoints.
-pub(super) struct State<'a> {
-    endpoints: &'a Endpoints,
-    listed: usize,
-    suspected: u64,
-    /// Whether the control plane is connected, where that can be seen.
-    connected: Option<bool>,
-    sources: [(&'static str, &'a SourceStats); 2],
-}
-
-// === impl State ===
-
-impl<'a> State<'a> {
-    pub(super) fn of(shared: &'a Shared) -> Self {
-        let control_plane = &shared.control_plane;
-        let seen = control_plane.seen.load(Ordering::Relaxed);
-        Self {
-            endpoints: &shared.endpoints,
-            listed: shared.listed(),
-            suspected: shared.suspected.load(Ordering::Relaxed),
-            connected: seen.then(|| control_plane.connected.load(Ordering::Relaxed)),
-            sources: [("validator", &shared.validator), ("admin", &shared.admin)],
-        }
+/// The answer to a request of `path`, which may carry a query: a status and the page, or what is wrong with the query.
+#[must_use]
+pub(super) fn respond(path: &str, endpoints: &Endpoints, watch: &Watch, now: Instant) -> (u32, String) {
+    match Query::parse(path) {
+        Ok(query) => (200, render(&query, endpoints, watch, now)),
+        Err(refused) => (400, format!("{refused}\n")),
     }
 }
 
-/// The page for a request to `path`, which may carry a query.
-#[must_use]
-pub(super) fn render(path: &str, state: &State<'_>, now: Instant) -> String {
-    let limit = query(path, "limit").and_then(|limit| limit.parse().ok()).unwrap_or(DEFAULT_LIMIT).min(MAX_LIMIT);
-    let totals = state.endpoints.totals();
-    let (views, truncated) = match query(path, "endpoint").and_then(ip) {
-        Some(ip) => (state.endpoints.view(ip, now).into_iter().collect(), false),
-        None => (state.endpoints.views(limit, now), limit < totals.endpoints),
+/// What a request asks for.
+#[derive(Debug, PartialEq, Eq)]
+struct Query {
+    endpoint: Option<IpAddr>,
+    limit: usize,
+}
+
+// === impl Query ===
+
+impl Query {
+    fn parse(path: &str) -> Result<Self, String> {
+        let mut query = Self { endpoint: None, limit: DEFAULT_LIMIT };
+        let (_, text) = path.split_once('?').unwrap_or((path, ""));
+        for (key, value) in form_urlencoded::parse(text.as_bytes()) {
+            match &*key {
+                "endpoint" => {
+                    query.endpoint = Some(address::ip(&value).ok_or_else(|| refuse(&key, &value, "an IP address"))?)
+                }
+                "limit" => query.limit = value.parse().map_err(|_| refuse(&key, &value, "a whole number"))?,
+                _ => return Err(refuse(&key, &value, "left out: the page knows endpoint and limit")),
+            }
+        }
+        query.limit = query.limit.min(MAX_LIMIT);
+        Ok(query)
+    }
+}
+
+fn refuse(key: &str, value: &str, allowed: &str) -> String {
+    format!("query parameter {key:?}, value {value:?}: must be {allowed}")
+}
+
+fn render(query: &Query, endpoints: &Endpoints, watch: &Watch, now: Instant) -> String {
+    let totals = endpoints.totals();
+    let (views, truncated) = match query.endpoint {
+        Some(ip) => (endpoints.view(ip, now).into_iter().collect(), false),
+        None => (endpoints.views(query.limit, now), query.limit < totals.endpoints),
     };
+    let sources = [("validator", watch.validator()), ("admin", watch.admin())];
     let sources: serde_json::Map<_, _> =
-        state.sources.iter().map(|(name, stats)| ((*name).to_owned(), source(stats, now))).collect();
+        sources.into_iter().map(|(name, counts)| (name.to_owned(), source(counts, now))).collect();
     let page = json!({
         "totals": {
             "endpoints": totals.endpoints,
-            "listed": state.listed,
+            "listed": watch.listings().endpoints(),
             "tunnels": totals.tunnels,
             "connections": totals.connections,
         },
         "watch": sources,
-        "control_plane": { "connected": state.connected, "suspected": state.suspected },
+        "control_plane": { "connected": watch.connected(), "suspected": watch.fences() },
         "truncated": truncated,
-        "endpoints": views.iter().map(endpoint).collect::<Vec<_>>(),
+        "endpoints": views.iter().map(|view| endpoint(view, watch.listings())).collect::<Vec<_>>(),
     });
     format!("{page:#}\n")
 }
 
-fn source(stats: &SourceStats, now: Instant) -> Value {
+fn source(counts: &Counts, now: Instant) -> Value {
     json!({
-        "updates": stats.updates.load(Ordering::Relaxed),
-        "added": stats.added.load(Ordering::Relaxed),
-        "removed": stats.removed.load(Ordering::Relaxed),
-        "errors": stats.errors.load(Ordering::Relaxed),
-        "view_age_ms": stats.view_age(now).map(millis),
+        "updates": counts.updates,
+        "added": counts.added,
+        "removed": counts.removed,
+        "errors": counts.errors,
+        "view_age_ms": counts.view_age(now).map(millis),
     })
 }
 
-fn endpoint(view: &EndpointView) -> Value {
+fn endpoint(view: &EndpointView, listings: &Listings) -> Value {
+    let listed_by: Vec<&str> = listings.listing(view.ip).collect();
+    let presence = match view.presence {
+        // What no source has ever named is not gone: nobody lists it, as a workload that is no service's.
+        Presence::Unknown if listed_by.is_empty() => "unlisted",
+        _ if listed_by.is_empty() => "gone",
+        _ => "present",
+    };
     json!({
         "ip": view.ip.to_string(),
-        "presence": match view.presence {
-            Presence::Unknown => "unknown",
-            Presence::Present => "present",
-            Presence::Gone => "gone",
-        },
+        "presence": presence,
+        "listed_by": listed_by,
         "generation": view.generation,
         "fenced": view.fenced,
         "removals": view.removals,
@@ -112,26 +128,21 @@ fn endpoint(view: &EndpointView) -> Value {
     })
 }
 
-fn query<'a>(path: &'a str, key: &str) -> Option<&'a str> {
-    let (_, query) = path.split_once('?')?;
-    query.split('&').find_map(|pair| pair.split_once('=').filter(|(name, _)| *name == key).map(|(_, value)| value))
-}
-
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::HashSet, net::IpAddr};
+    use std::collections::HashSet;
 
     use super::*;
 
     fn page(endpoints: &Endpoints, path: &str) -> Value {
-        let (validator, admin) = (SourceStats::default(), SourceStats::default());
-        let sources = [("validator", &validator), ("admin", &admin)];
-        let state = State { endpoints, listed: 0, suspected: 0, connected: None, sources };
-        serde_json::from_str(&render(path, &state, Instant::now())).expect("the page is JSON")
+        let watch = Watch::new(Endpoints::new(64));
+        let (status, page) = respond(path, endpoints, &watch, Instant::now());
+        assert_eq!(status, 200, "{page}");
+        serde_json::from_str(&page).expect("the page is JSON")
     }
 
     #[test]
@@ -155,5 +166,24 @@ mod tests {
         assert_eq!(endpoints.views(12_000, now).len(), 12_000, "uneven shards leave no room unused");
         assert_eq!(shown("/stale-guard?endpoint=10.0.0.1"), (1, false));
         assert_eq!(shown("/stale-guard?endpoint=::ffff:10.0.0.1"), (1, false), "the same address");
+    }
+
+    #[test]
+    fn a_query_that_cannot_be_read_is_an_error_and_never_the_whole_page() {
+        let endpoints = Endpoints::new(64);
+        let watch = Watch::new(Endpoints::new(64));
+        for (query, named) in [
+            ("endpoint=10.0.0", "\"10.0.0\""),
+            ("endpoint=", "endpoint"),
+            ("limit=many", "a whole number"),
+            ("limit=-1", "-1"),
+            ("ednpoint=10.0.0.1", "ednpoint"),
+        ] {
+            let (status, text) = respond(&format!("/stale-guard?{query}"), &endpoints, &watch, Instant::now());
+            assert_eq!(status, 400, "{query}");
+            assert!(text.contains(named), "{text}");
+        }
+        let query = Query::parse("/stale-guard?endpoint=%5Bfd00%3A%3A1%5D%3A80&limit=3").expect("encoded");
+        assert_eq!(query, Query { endpoint: "fd00::1".parse().ok(), limit: 3 });
     }
 }

@@ -41,7 +41,7 @@ fn wrong() -> Vec<(&'static str, &'static str, Vec<Value>)> {
     let with = |more: Vec<Value>| [any(), more].concat();
     let duration = || with(vec![json!(5), json!("5"), json!("5 s"), json!("-1s"), json!("")]);
     vec![
-        ("/capacity", "capacity", with(vec![json!(null), json!("64"), json!(63), json!(1_048_577), json!(64.5)])),
+        ("/capacity", "capacity", with(vec![json!(null), json!("many"), json!(63), json!(1_048_577), json!(64.5)])),
         ("/admin_path", "admin_path", with(vec![json!(null), json!(""), json!("/"), json!("page"), json!("/a?b")])),
         ("/watch", "watch", vec![json!(null), json!([]), json!(["admin"]), json!("admin"), json!(1)]),
         ("/watch/source", "watch.source", with(vec![json!(null), json!("eds"), json!("Admin")])),
@@ -76,6 +76,8 @@ fn good_configurations_are_accepted_by_parser_and_schema() {
     let (status_schema, watch_schema) = (schema(STATUS), schema(WATCH));
     let mut good = vec![json!({}), full(), json!({ "watch": {} }), put("/suspect_after", json!(null))];
     good.extend([64.0, 1_048_576.0].map(|capacity| put("/capacity", json!(capacity))));
+    // What Envoy's YAML reader makes of a number with a point.
+    good.push(put("/capacity", json!("64.0")));
     good.push(put("/watch/treat_as_removed", json!([])));
     for document in good {
         assert!(status_schema.is_valid(&document), "the schema refuses {document}");

@@ -5,15 +5,17 @@
 //! counters, which start at zero again when the host was removed and added between two polls, and its
 //! health flags. The host of a tunnel is `envoy://<listener>/<ip>:<port>`.
 //!
+//! Names and values may hold `::` themselves, so a line is read from its left: the cluster's name is known from
+//! its line `added_via_api`, which comes before its hosts, and a host is the shortest text that is an address.
+//!
 //! Hosts that are plain sockets are read in EDS clusters only. Those of an ORIGINAL_DST cluster come
 //! and go with traffic; that is no news of an endpoint.
 
-use std::{
-    collections::HashMap,
-    net::{IpAddr, SocketAddr},
-};
+use std::{collections::HashMap, net::SocketAddr};
 
-use memchr::{memchr, memmem, memrchr};
+use memchr::{memchr, memmem};
+
+use crate::address;
 
 /// What one poll saw of a host: one port of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -61,10 +63,10 @@ pub enum Unreadable {
 #[derive(Debug, Default)]
 pub struct Parser {
     clusters: Clusters,
-    /// The cluster whose lines are being read.
+    /// `<cluster>::` of the cluster whose lines are being read.
     name: Vec<u8>,
     cluster: Cluster,
-    /// The host whose lines are being read, as the text has it, and whether it is wanted.
+    /// `<cluster>::<host>::` of the host whose lines are being read, and whether it is wanted.
     subject: Vec<u8>,
     wanted: bool,
     /// The next line may name the cluster's EDS resource.
@@ -75,13 +77,10 @@ pub struct Parser {
     too_long: bool,
 }
 
-/// What is read of a host.
-#[derive(Clone, Copy)]
-enum Key {
-    Connections,
-    Requests,
-    Health,
-}
+const SEPARATOR: &[u8] = b"::";
+const ADDED_VIA_API: &[u8] = b"::added_via_api::";
+const EDS_SERVICE_NAME: &[u8] = b"eds_service_name::";
+const INTERNAL: &str = "envoy://";
 
 // === impl Parser ===
 
@@ -142,48 +141,58 @@ impl Parser {
     }
 
     fn line(&mut self, line: &[u8]) {
-        if std::mem::take(&mut self.resource_next)
-            && let Some(at) = memmem::find(line, RESOURCE)
-        {
-            let value = line.get(at + RESOURCE.len()..).unwrap_or_default();
-            self.cluster.resource = std::str::from_utf8(value).ok().map(str::to_owned);
+        if line.len() > Self::MAX_LINE {
+            self.too_long = true;
             return;
         }
-        // None of the values that are read has a colon in it.
-        let Some(colon) = memrchr(b':', line) else { return };
-        let (head, value) = line.split_at(colon);
-        let (Some(head), Some(value)) = (head.strip_suffix(b":"), value.get(1..)) else { return };
-        if let Some(cluster) = head.strip_suffix(b"::added_via_api") {
-            // Every cluster has this line, with or without hosts.
+        // Most lines are of the host of the line before.
+        if !self.subject.is_empty()
+            && let Some(rest) = line.strip_prefix(self.subject.as_slice())
+        {
+            self.host_line(rest);
+            return;
+        }
+        let of_cluster = (!self.name.is_empty()).then(|| line.strip_prefix(self.name.as_slice())).flatten();
+        let resource_next = std::mem::take(&mut self.resource_next);
+        if let Some(rest) = of_cluster {
+            if resource_next && let Some(resource) = rest.strip_prefix(EDS_SERVICE_NAME) {
+                self.cluster.resource = std::str::from_utf8(resource).ok().map(str::to_owned);
+                return;
+            }
+            if let Some((host, is_tunnel, length)) = host(rest) {
+                self.meet(line.get(..line.len() - rest.len() + length).unwrap_or(line), host, is_tunnel);
+                self.host_line(rest.get(length..).unwrap_or_default());
+                return;
+            }
+        }
+        // Every cluster has this line, with or without hosts. Its value has no `::`.
+        if let Some(at) = memmem::rfind(line, ADDED_VIA_API) {
             self.understood = true;
-            self.enter(cluster);
+            self.enter(line.get(..at).unwrap_or_default());
             self.resource_next = true;
+        }
+    }
+
+    /// `<key>::<value>` of the present host.
+    fn host_line(&mut self, rest: &[u8]) {
+        if !self.wanted {
             return;
         }
-        let Some((subject, key)) = Key::of(head) else { return };
-        self.understood = true;
-        if subject != self.subject {
-            self.meet(subject);
-        }
-        if self.wanted
-            && let Some((_, host)) = self.cluster.hosts.last_mut()
+        if let Some((_, host)) = self.cluster.hosts.last_mut()
+            && let Some(at) = memmem::find(rest, SEPARATOR)
+            && let Some((key, value)) = rest.split_at_checked(at)
         {
-            host.read(key, value);
+            host.read(key, value.get(SEPARATOR.len()..).unwrap_or_default());
         }
     }
 
     /// The lines of another host begin.
-    fn meet(&mut self, subject: &[u8]) {
+    fn meet(&mut self, subject: &[u8], host: SocketAddr, is_tunnel: bool) {
         self.subject.clear();
         self.subject.extend_from_slice(subject);
-        self.wanted = false;
-        let Some((cluster, host, tunnel)) = std::str::from_utf8(subject).ok().and_then(split_host) else { return };
-        if cluster.as_bytes() != self.name {
-            self.enter(cluster.as_bytes());
-        }
-        if tunnel || self.cluster.resource.is_some() {
+        self.wanted = is_tunnel || self.cluster.resource.is_some();
+        if self.wanted {
             self.cluster.hosts.push((host, Host::default()));
-            self.wanted = true;
         }
     }
 
@@ -191,6 +200,7 @@ impl Parser {
     fn enter(&mut self, cluster: &[u8]) {
         self.leave();
         self.name.extend_from_slice(cluster);
+        self.name.extend_from_slice(SEPARATOR);
         if let Some(known) = std::str::from_utf8(cluster).ok().and_then(|name| self.clusters.remove(name)) {
             self.cluster = known;
         }
@@ -198,28 +208,11 @@ impl Parser {
 
     fn leave(&mut self) {
         let (name, cluster) = (std::mem::take(&mut self.name), std::mem::take(&mut self.cluster));
-        if let Ok(name) = String::from_utf8(name)
-            && !name.is_empty()
+        self.subject.clear();
+        if let Some(name) = name.strip_suffix(SEPARATOR)
+            && let Ok(name) = std::str::from_utf8(name)
         {
-            self.clusters.insert(name, cluster);
-        }
-    }
-}
-
-const RESOURCE: &[u8] = b"::eds_service_name::";
-
-// === impl Key ===
-
-impl Key {
-    fn of(head: &[u8]) -> Option<(&[u8], Self)> {
-        // The last bytes tell most of the other keys apart at once.
-        match head.last()? {
-            b'l' => {
-                let connections = head.strip_suffix(b"::cx_total").map(|subject| (subject, Self::Connections));
-                connections.or_else(|| head.strip_suffix(b"::rq_total").map(|subject| (subject, Self::Requests)))
-            }
-            b's' => head.strip_suffix(b"::health_flags").map(|subject| (subject, Self::Health)),
-            _ => None,
+            self.clusters.insert(name.to_owned(), cluster);
         }
     }
 }
@@ -227,42 +220,39 @@ impl Key {
 // === impl Host ===
 
 impl Host {
-    fn read(&mut self, key: Key, value: &[u8]) {
+    fn read(&mut self, key: &[u8], value: &[u8]) {
         let value = std::str::from_utf8(value).unwrap_or_default();
         match key {
-            Key::Connections => self.cx_total = value.parse().unwrap_or_default(),
-            Key::Requests => self.rq_total = value.parse().unwrap_or_default(),
-            Key::Health => {
+            b"cx_total" => self.cx_total = value.parse().unwrap_or_default(),
+            b"rq_total" => self.rq_total = value.parse().unwrap_or_default(),
+            b"health_flags" => {
                 for flag in value.split('/') {
                     self.draining |= flag == "eds_status_draining";
                     self.unhealthy |= flag == "failed_eds_health";
                     self.degraded |= flag == "degraded_eds_health";
                 }
             }
+            _ => {}
         }
     }
 }
 
-/// Splits `<cluster>::<host>`; says whether the host is behind an internal listener.
-fn split_host(subject: &str) -> Option<(&str, SocketAddr, bool)> {
-    if let Some((cluster, internal)) = subject.rsplit_once("::envoy://") {
-        let (_, id) = internal.split_once('/')?;
-        return Some((cluster, address(id)?, true));
-    }
-    let v4 =
-        subject.rsplit_once("::").and_then(|(cluster, host)| Some((cluster, canonical(host.parse().ok()?), false)));
-    v4.or_else(|| {
-        let at = subject.rfind("::[")?;
-        Some((subject.get(..at)?, canonical(subject.get(at + 2..)?.parse().ok()?), false))
+/// Reads the host that a line of a cluster begins with: its address, whether it is behind an internal listener,
+/// and how long it is with the separator. An IPv6 address has `::` in it, so ends are tried one after the other.
+fn host(rest: &[u8]) -> Option<(SocketAddr, bool, usize)> {
+    // The longest IPv6 address with a port has 47 characters; a listener's name may be long.
+    const ENDS: usize = 8;
+    memmem::find_iter(rest, SEPARATOR).take(ENDS).find_map(|end| {
+        let text = std::str::from_utf8(rest.get(..end)?).ok()?;
+        let tunnel = text.strip_prefix(INTERNAL);
+        let address = match tunnel {
+            Some(internal) => internal.split_once('/')?.1,
+            None => text,
+        };
+        Some((address::socket(address)?, tunnel.is_some(), end + SEPARATOR.len()))
     })
 }
 
-fn address(id: &str) -> Option<SocketAddr> {
-    let address = id.parse().or_else(|_| id.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, 0))).ok()?;
-    Some(canonical(address))
-}
-
-/// An IPv4 address that is mapped into IPv6 leads to the same pod.
-fn canonical(address: SocketAddr) -> SocketAddr {
-    SocketAddr::new(address.ip().to_canonical(), address.port())
-}
+#[cfg(test)]
+#[path = "admin_tests.rs"]
+mod tests;

@@ -4,15 +4,12 @@
 //! `envoy/config/endpoint/v3`, `envoy/config/core/v3` and `envoy/config/cluster/v3`); `prost` skips
 //! all others without copying them.
 
-use std::{
-    collections::HashMap,
-    net::{IpAddr, SocketAddr},
-};
+use std::{collections::HashMap, net::IpAddr};
 
+use memchr::memmem;
 use prost::Message;
 
-/// Namespace of the endpoint metadata that ORIGINAL_DST handling reads.
-pub(crate) const ORIGINAL_DST: &str = "envoy.filters.listener.original_dst";
+use crate::address::{LOCAL, ORIGINAL_DST, WAYPOINT, ip};
 
 /// A cluster's endpoints, as far as they have an IP address.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -207,17 +204,14 @@ impl Assignment {
         let mut ips = [endpoint.address.as_ref()].into_iter().chain(additional).flatten().map(Address::ip).peekable();
         let original_dst = match ips.peek() {
             // The usual case, an address that says it all, costs one search for the exception's word.
-            Some(Some(_)) if !contains(&lb_endpoint.metadata, b"waypoint") => None,
+            Some(Some(_)) if memmem::find(&lb_endpoint.metadata, WAYPOINT.as_bytes()).is_none() => None,
             _ => original_dst(&lb_endpoint.metadata),
         };
-        if original_dst.as_ref().is_some_and(|fields| fields.contains_key("waypoint")) {
+        if original_dst.as_ref().is_some_and(|fields| fields.contains_key(WAYPOINT)) {
             self.ignored.through_waypoint += 1;
             return;
         }
-        let local = original_dst
-            .and_then(|mut fields| fields.remove("local"))
-            .and_then(|local| local.string_value.parse::<SocketAddr>().ok())
-            .map(|local| local.ip().to_canonical());
+        let local = original_dst.and_then(|mut fields| fields.remove(LOCAL)).and_then(|local| ip(&local.string_value));
         let before = self.endpoints.len();
         let health = lb_endpoint.health_status();
         self.endpoints.extend(local.into_iter().chain(ips.flatten()).map(|ip| (ip, health)));
@@ -236,20 +230,9 @@ impl Address {
     }
 }
 
-/// The IP address of `<ip>` or `<ip>:<port>`. One that is mapped into IPv6 is its IPv4 address, as
-/// everywhere in the module: it leads to the same pod.
-pub(crate) fn ip(text: &str) -> Option<IpAddr> {
-    let address = text.parse::<SocketAddr>().map(|address| address.ip()).or_else(|_| text.parse());
-    address.ok().map(|ip| ip.to_canonical())
-}
-
 fn original_dst(metadata: &[u8]) -> Option<HashMap<String, StringValue>> {
     let mut metadata = Metadata::decode(metadata).ok()?;
     metadata.filter_metadata.remove(ORIGINAL_DST).map(|original_dst| original_dst.fields)
-}
-
-fn contains(haystack: &[u8], needle: &[u8]) -> bool {
-    haystack.windows(needle.len()).any(|window| window == needle)
 }
 
 #[cfg(test)]
@@ -257,13 +240,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_may_have_a_port_and_an_ipv4_address_mapped_into_ipv6_is_its_own() {
+    fn an_ipv4_address_mapped_into_ipv6_is_its_own() {
         let v4 = Some(IpAddr::from([10, 0, 0, 1]));
-        for text in ["10.0.0.1", "10.0.0.1:80", "::ffff:10.0.0.1", "[::ffff:10.0.0.1]:80"] {
-            assert_eq!(ip(text), v4, "{text}");
-        }
-        assert_eq!(ip("[fd00::1]:80"), "fd00::1".parse().ok());
-        assert_eq!(ip("a-pod"), None);
         let socket_address = Some(SocketAddressMessage { address: "::ffff:10.0.0.1".to_owned() });
         assert_eq!(Address { socket_address, envoy_internal_address: None }.ip(), v4);
         let endpoint_id = "[::ffff:10.0.0.1]:80".to_owned();

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use envoy_types::pb::envoy::config::core::v3::ConfigSource;
 use envoy_types::pb::google::protobuf::Any;
@@ -27,6 +28,9 @@ pub struct Service {
     pub note: String,
     /// Whether its endpoints speak HTTP/2 (h2c), as `appProtocol: http2` or `grpc` has it; else HTTP/1.1.
     pub http2: bool,
+    /// How long the cluster keeps an idle connection (DestinationRule `connectionPool.http.idleTimeout`); none:
+    /// Envoy's hour. For HTTP/1.1.
+    pub idle_timeout: Option<Duration>,
     /// The circuit breaker's limit on retries that run at once; none: no limit, as in Istio.
     pub max_retries: Option<u32>,
 }
@@ -123,6 +127,7 @@ impl Service {
             eds_config: None,
             note: String::new(),
             http2: false,
+            idle_timeout: None,
             max_retries: None,
         }
     }

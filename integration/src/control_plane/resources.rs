@@ -11,7 +11,8 @@ use envoy_types::pb::envoy::config::core::v3::socket_address::PortSpecifier;
 use envoy_types::pb::envoy::config::core::v3::transport_socket::ConfigType;
 use envoy_types::pb::envoy::config::core::v3::{
     Address, AggregatedConfigSource, ApiVersion, ConfigSource, EnvoyInternalAddress, HealthStatus,
-    Http2ProtocolOptions, Locality as EnvoyLocality, Metadata, SocketAddress, TransportSocket,
+    Http1ProtocolOptions, Http2ProtocolOptions, HttpProtocolOptions as CommonOptions, Locality as EnvoyLocality,
+    Metadata, SocketAddress, TransportSocket,
 };
 use envoy_types::pb::envoy::config::endpoint::v3::lb_endpoint::HostIdentifier;
 use envoy_types::pb::envoy::config::endpoint::v3::{
@@ -59,7 +60,7 @@ pub(super) fn cluster(service: &Service) -> Any {
             fields([("services", service_list(&service.host)), ("note", string(service.note.clone()))]),
         )])),
         transport_socket: tunnels.then(internal_upstream),
-        typed_extension_protocol_options: service.http2.then(http2_options).into_iter().collect(),
+        typed_extension_protocol_options: protocol_options(service).into_iter().collect(),
         ..Default::default()
     })
 }
@@ -130,16 +131,31 @@ fn health_status(health: Health) -> HealthStatus {
     }
 }
 
-/// What istiod gives to a service port whose protocol is HTTP/2. Upgrades travel as extended CONNECT
-/// (RFC 8441), which Envoy wants allowed.
-fn http2_options() -> (String, Any) {
-    let http2 = Http2ProtocolOptions { allow_connect: true, ..Default::default() };
-    let explicit = ExplicitHttpConfig { protocol_config: Some(ProtocolConfig::Http2ProtocolOptions(http2)) };
+/// What istiod gives to a service port whose protocol is HTTP/2 (upgrades travel as extended CONNECT, RFC 8441,
+/// which Envoy wants allowed), or whose DestinationRule has an idle timeout.
+fn protocol_options(service: &Service) -> Option<(String, Any)> {
+    let protocol = match (service.http2, service.idle_timeout) {
+        (true, _) => {
+            ProtocolConfig::Http2ProtocolOptions(Http2ProtocolOptions { allow_connect: true, ..Default::default() })
+        }
+        (false, Some(_)) => ProtocolConfig::HttpProtocolOptions(Http1ProtocolOptions::default()),
+        (false, None) => return None,
+    };
+    let common = service.idle_timeout.map(|idle| CommonOptions {
+        idle_timeout: Some(Duration {
+            seconds: i64::try_from(idle.as_secs()).unwrap_or(i64::MAX),
+            nanos: i32::try_from(idle.subsec_nanos()).unwrap_or(0),
+        }),
+        ..Default::default()
+    });
     let options = HttpProtocolOptions {
-        upstream_protocol_options: Some(UpstreamProtocolOptions::ExplicitHttpConfig(explicit)),
+        common_http_protocol_options: common,
+        upstream_protocol_options: Some(UpstreamProtocolOptions::ExplicitHttpConfig(ExplicitHttpConfig {
+            protocol_config: Some(protocol),
+        })),
         ..Default::default()
     };
-    ("envoy.extensions.upstreams.http.v3.HttpProtocolOptions".to_owned(), pack_any(options))
+    Some(("envoy.extensions.upstreams.http.v3.HttpProtocolOptions".to_owned(), pack_any(options)))
 }
 
 /// User-space pipe to the internal listener, which sees the endpoint's metadata.

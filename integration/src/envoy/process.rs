@@ -35,6 +35,8 @@ pub struct Options {
     pub module: Option<PathBuf>,
     /// More arguments.
     pub args: Vec<String>,
+    /// Hand the bootstrap over as `--config-yaml`, not as a file.
+    pub config_yaml: bool,
     /// For hot restarts: the base id, which no other Envoy of this machine may have, and the epoch.
     pub hot_restart: Option<(u32, u32)>,
 }
@@ -69,6 +71,7 @@ impl Default for Options {
             binary: None,
             module: None,
             args: Vec::new(),
+            config_yaml: false,
             hot_restart: None,
         }
     }
@@ -264,12 +267,15 @@ fn command(folder: &Path, bootstrap: &Bootstrap, options: &Options) -> Result<Co
         Some(binary) => binary.clone(),
         None => Binary::find()?,
     };
-    let config = folder.join("bootstrap.json");
-    bootstrap.write(&config)?;
     let mut command = dying_with_parent(binary.path());
+    if options.config_yaml {
+        command.arg("--config-yaml").arg(bootstrap.to_yaml()?);
+    } else {
+        let config = folder.join("bootstrap.yaml");
+        bootstrap.write(&config)?;
+        command.arg("-c").arg(config);
+    }
     command
-        .arg("-c")
-        .arg(config)
         .args(["--concurrency", &options.workers.to_string()])
         .args(["--log-level", &options.log_level])
         // Tests read the access log.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use h2::server::SendResponse;
-use h2::{Reason, RecvStream, SendStream};
+use h2::{RecvStream, SendStream};
 use http::{Response, StatusCode};
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -91,13 +91,17 @@ async fn pump_to_application(mut from: RecvStream, mut to: OwnedWriteHalf) -> Re
             return Err(Broken);
         };
         let _ = from.flow_control().release_capacity(chunk.len());
-        to.write_all(&chunk).await.map_err(|_| Broken)?;
+        // An application that takes no more is told by its own half.
+        if to.write_all(&chunk).await.is_err() {
+            return Ok(());
+        }
     }
-    to.shutdown().await.map_err(|_| Broken)
+    let _ = to.shutdown().await;
+    Ok(())
 }
 
-/// The application's bytes to the client. Its FIN is END_STREAM, and its RST is RST_STREAM with
-/// `CONNECT_ERROR` (RFC 9113, section 8.5).
+/// The application's bytes to the client. Its FIN is END_STREAM, and so is its RST, as the real ztunnel has it
+/// (RFC 9113, section 8.5, would have RST_STREAM with `CONNECT_ERROR`).
 async fn pump_to_client(mut from: OwnedReadHalf, mut to: SendStream<Bytes>) -> Result<(), Broken> {
     let mut buffer = vec![0; 64 * 1024];
     loop {
@@ -109,12 +113,8 @@ async fn pump_to_client(mut from: OwnedReadHalf, mut to: SendStream<Bytes>) -> R
             }
         };
         let mut chunk = match read {
-            Ok(0) => return to.send_data(Bytes::new(), true).map_err(|_| Broken),
+            Ok(0) | Err(_) => return to.send_data(Bytes::new(), true).map_err(|_| Broken),
             Ok(count) => Bytes::copy_from_slice(buffer.get(..count).unwrap_or_default()),
-            Err(_) => {
-                to.send_reset(Reason::CONNECT_ERROR);
-                return Err(Broken);
-            }
         };
         while !chunk.is_empty() {
             to.reserve_capacity(chunk.len());

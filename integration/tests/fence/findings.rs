@@ -11,7 +11,7 @@ use lab::{
 };
 use serde_json::json;
 
-use crate::scenes::{hold, outer_open, page, warm};
+use crate::scenes::{hold, on, outer_open, page, warm};
 
 /// A waypoint that speaks HTTP/2 or HTTP/1.1 with the service, and one pod.
 async fn mesh(variant: Variant, http2: bool) -> (Mesh, Pod) {
@@ -113,7 +113,6 @@ async fn steps_from_a_push_to_the_last_worker() {
     for (name, mut times) in [("validator", seen), ("ACK", acked), ("last worker", last)] {
         times.sort_unstable();
         println!("push to {name}: median {:?}, longest {:?}", times[ROUNDS / 2], times[ROUNDS - 1]);
-        assert!(times[ROUNDS / 2] < Duration::from_millis(500), "{name}: {times:?}");
     }
 }
 
@@ -127,27 +126,28 @@ fn since(clock: SystemTime, log: &str) -> Duration {
     Duration::from_secs_f64((seconds + 0.001 - minute).rem_euclid(60.0))
 }
 
+/// The figures are printed, and quoted for the Envoys that have no validator.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_validator_a_poll_learns_of_a_removal() {
-    let without = |bootstrap: lab::bootstrap::Bootstrap| bootstrap.without_config_validators();
-    let (mesh, pod) = warm(Setup::new(Variant::FenceOnly).bootstrap(without)).await.unwrap();
-    let mut times = Vec::new();
-    for _ in 0..5 {
-        // Polls compare: one must have seen the endpoint before another can miss it.
-        mesh.wait_stat("endpoints_listed", |count| count == 1).await.unwrap();
-        assert_eq!(mesh.post(ECHO, "/").await.unwrap().status, StatusCode::OK);
-        let start = Instant::now();
-        mesh.unlist(ECHO, pod.addr()).await.unwrap();
-        while page(&mesh, pod.ip()).await["presence"] != "gone" {
-            assert!(start.elapsed() < WITHIN, "the removal is not seen");
-            tokio::time::sleep(Duration::from_millis(2)).await;
+    for version in ["1.38.3", "1.39.3"] {
+        let (mesh, pod) = warm(on(version, Setup::new(Variant::FenceOnly))).await.unwrap();
+        let mut times = Vec::new();
+        for _ in 0..5 {
+            // Polls compare: one must have seen the endpoint before another can miss it.
+            mesh.wait_stat("endpoints_listed", |count| count == 1).await.unwrap();
+            assert_eq!(mesh.post(ECHO, "/").await.unwrap().status, StatusCode::OK);
+            let start = Instant::now();
+            mesh.unlist(ECHO, pod.addr()).await.unwrap();
+            while page(&mesh, pod.ip()).await["presence"] != "gone" {
+                assert!(start.elapsed() < WITHIN, "{version}: the removal is not seen");
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            times.push(start.elapsed());
+            mesh.list(ECHO, pod.addr()).await.unwrap();
         }
-        times.push(start.elapsed());
-        mesh.list(ECHO, pod.addr()).await.unwrap();
+        times.sort_unstable();
+        println!("{version}: push to fence by poll: {times:?}");
     }
-    times.sort_unstable();
-    println!("push to fence by poll: {times:?}");
-    assert!(times[2] < Duration::from_secs(6), "{times:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -178,13 +178,15 @@ async fn what_a_terminating_endpoint_sent_as_unhealthy_or_draining_does() {
 /// A pod that is replaced between DRAINING and HEALTHY: its idle inner connections were never closed,
 /// and are tunnels that are open already. Gives the status of a POST to the successor.
 async fn replaced_while_draining(fields: serde_json::Value) -> StatusCode {
+    let closes = !fields["close_after_removal"].is_null();
     let setup = Setup::new(Variant::FenceOnly).bootstrap(crate::scenes::fence(fields));
     let (mesh, pod) = warm(setup).await.unwrap();
     let (cluster, addr) = (cluster_name(ECHO, 80), pod.addr());
     mesh.control_plane.set_health(&cluster, addr, Health::Draining).unwrap();
     mesh.acked().await.unwrap();
-    // Time in which `close_after_removal`, if it is set, does its work.
-    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    if closes {
+        mesh.wait_stat("fence_closed_after_removal", |count| count == 1).await.unwrap();
+    }
     pod.vanish().await.unwrap();
     let successor = mesh.pod("new", 1).await.unwrap();
     mesh.control_plane.set_health(&cluster, addr, Health::Healthy).unwrap();

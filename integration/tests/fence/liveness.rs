@@ -2,14 +2,16 @@
 
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use http::{Method, StatusCode};
 use lab::{
-    bootstrap::{ExtensionPoint, Variant},
+    bootstrap::Variant,
     envoy::TcpLiveness,
     mesh::{ECHO, Setup, WITHIN},
 };
 use serde_json::json;
 
-use crate::scenes::{fence, hung, warm};
+use crate::scenes::{fence, hold, hung, warm};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_outer_connections_socket_has_the_options_that_are_configured() {
@@ -43,12 +45,7 @@ async fn without_the_module_or_with_null_the_socket_has_none_of_them() {
 
 /// A pod whose FIN nobody saw, and a stream that waits for its next byte. Gives the time until the
 /// stream's client learned of it, if it did.
-async fn fin_lost(variant: Variant, within: Duration) -> Option<Duration> {
-    let tcp = json!({ "tcp": { "user_timeout": "2s", "keepalive": { "idle": "1s", "interval": "1s" } } });
-    let mut setup = Setup::new(variant);
-    if variant.has_module() {
-        setup = setup.bootstrap(move |bootstrap| bootstrap.with_config_fields(ExtensionPoint::Fence, &tcp));
-    }
+async fn found_dead(setup: Setup, within: Duration) -> Option<Duration> {
     let (_mesh, pod, mut stream) = hung(setup).await.unwrap();
     let start = Instant::now();
     pod.vanish().await.unwrap();
@@ -57,10 +54,12 @@ async fn fin_lost(variant: Variant, within: Duration) -> Option<Duration> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_to_a_pod_whose_fin_was_lost_ends_in_bounded_time() {
-    assert_eq!(fin_lost(Variant::Stock, Duration::from_secs(8)).await, None, "the control run hangs");
-    let took = fin_lost(Variant::FenceOnly, WITHIN).await.expect("keepalive finds out");
-    println!("a lost FIN was found out after {took:?}");
-    assert!(took < Duration::from_secs(8), "idle 1 s, probes each second, 2 s in all: {took:?}");
+    let tcp = json!({ "tcp": { "user_timeout": "2s", "keepalive": { "idle": "1s", "interval": "1s" } } });
+    let quick = Setup::new(Variant::FenceOnly).bootstrap(fence(tcp));
+    let (stock, took) =
+        tokio::join!(found_dead(Setup::new(Variant::Stock), Duration::from_secs(8)), found_dead(quick, WITHIN));
+    assert_eq!(stock, None, "the control run hangs");
+    println!("a lost FIN was found out after {:?}", took.expect("keepalive finds out"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -68,5 +67,51 @@ async fn a_slow_answer_on_a_live_connection_is_not_taken_for_a_dead_one() {
     let tcp = json!({ "tcp": { "user_timeout": "1s", "keepalive": { "idle": "1s", "interval": "1s" } } });
     let (mesh, _pod) = warm(Setup::new(Variant::FenceOnly).bootstrap(fence(tcp))).await.unwrap();
     let reply = mesh.get(ECHO, "/?delay_ms=4000").await.unwrap();
-    assert_eq!(reply.status, http::StatusCode::OK, "acknowledged bytes have no timeout");
+    assert_eq!(reply.status, StatusCode::OK, "acknowledged bytes have no timeout");
+}
+
+/// A pod that is paused reads nothing: its window is zero, and it acknowledges every probe of that. The upload, and
+/// a stream beside it, when the pod was paused for so long.
+async fn paused(setup: Setup, pause: Duration) -> (StatusCode, usize, bool) {
+    let mesh = setup.start().await.unwrap();
+    let pod = mesh.pod("paused", 1).await.unwrap();
+    mesh.list(ECHO, pod.addr()).await.unwrap();
+    let stream = hold(&mesh, ECHO, "beside").await.unwrap();
+    assert_eq!(mesh.get(ECHO, "/").await.unwrap().status, StatusCode::OK);
+    pod.freeze();
+    let upload = mesh.request(Method::POST, ECHO, "/upload").body(Bytes::from(vec![b'x'; 512 * 1024])).unwrap();
+    let id = upload.headers()["x-request-id"].to_str().unwrap().to_owned();
+    let (reply, ()) = tokio::join!(mesh.send(upload), async {
+        // The pause is the fault.
+        tokio::time::sleep(pause).await;
+        pod.thaw();
+    });
+    (reply.unwrap().status, pod.executed(&id), stream.ended().is_none())
+}
+
+/// Half a minute each, so all at the same time.
+#[tokio::test(flavor = "multi_thread")]
+async fn by_default_a_pause_of_28_seconds_loses_nothing_and_a_dead_connection_ends_after_30() {
+    let pause = Duration::from_secs(28);
+    let (stock, module, dead) = tokio::join!(
+        paused(Setup::new(Variant::Stock), pause),
+        paused(Setup::new(Variant::StaleGuard), pause),
+        found_dead(Setup::new(Variant::StaleGuard), 2 * WITHIN),
+    );
+    assert_eq!(stock, (StatusCode::OK, 1, true));
+    assert_eq!(module, stock, "never worse than stock");
+    let dead = dead.expect("keepalive finds out");
+    println!("by default a dead idle connection ended after {dead:?}");
+    assert!(dead >= pause, "a pause that long must be survived: {dead:?}");
+}
+
+/// The kernel counts probes of a zero window as unacknowledged, whether they are answered or not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pause_longer_than_the_user_timeout_breaks_an_upload_and_everything_beside_it() {
+    let tcp = json!({ "tcp": { "user_timeout": "2s", "keepalive": null } });
+    let short = Setup::new(Variant::StaleGuard).bootstrap(fence(tcp));
+    let pause = Duration::from_secs(8);
+    let (stock, module) = tokio::join!(paused(Setup::new(Variant::Stock), pause), paused(short, pause));
+    assert_eq!(stock, (StatusCode::OK, 1, true));
+    assert_eq!(module, (StatusCode::SERVICE_UNAVAILABLE, 0, false), "documented as the price of the timeout");
 }

@@ -7,11 +7,12 @@ use http::StatusCode;
 use lab::{
     bootstrap::Variant,
     control_plane::{Endpoint, Health, cluster_name},
-    mesh::{ECHO, Mesh, Setup},
+    mesh::{ECHO, Mesh, Setup, WITHIN},
     pod::Pod,
 };
+use serde_json::json;
 
-use crate::scenes::{BROKEN, hold, outer};
+use crate::scenes::{BROKEN, fence, hold, outer};
 
 /// Before [`ECHO`] in every response, and so large that applying it takes the main thread a while.
 const LARGE: &str = "a-large-one.default.svc.cluster.local";
@@ -94,4 +95,22 @@ async fn a_connection_opened_to_a_draining_endpoint_in_panic_mode_is_not_used_af
     assert_eq!(outer(&pod), 2, "after the removal was seen: a connection of its own, under a new generation");
     assert_fenced(&mesh, pod, async || mesh.control_plane.set_health(&cluster, addr, Health::Healthy).unwrap()).await;
     drop((before, between));
+}
+
+/// What Envoy opens to an endpoint whose removal is known long since is not cut as soon as it opens.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tunnel_opened_in_panic_mode_lives_as_long_as_close_after_removal_says() {
+    let setup = Setup::new(Variant::FenceOnly).bootstrap(fence(json!({ "close_after_removal": "1s" })));
+    let mesh = setup.start().await.unwrap();
+    let pod = mesh.pod("old", 1).await.unwrap();
+    let (cluster, addr) = (cluster_name(ECHO, 80), pod.addr());
+    mesh.list(ECHO, addr).await.unwrap();
+    let mut before = hold(&mesh, ECHO, "before").await.unwrap();
+    mesh.control_plane.set_health(&cluster, addr, Health::Draining).unwrap();
+    mesh.acked().await.unwrap();
+    before.wait_end(WITHIN).await.expect("its time is over");
+    let reply = mesh.get(ECHO, "/?delay_ms=500").await.unwrap();
+    assert_eq!((reply.status, reply.pod()), (StatusCode::OK, Some("old")), "panic mode: {reply:?}");
+    let mut after = hold(&mesh, ECHO, "after").await.unwrap();
+    after.wait_end(WITHIN).await.expect("counted from its own beginning");
 }

@@ -33,3 +33,18 @@ pub(crate) async fn page(mesh: &Mesh, ip: std::net::IpAddr) -> Value {
     let page: Value = serde_json::from_str(&page).unwrap();
     page["endpoints"][0].clone()
 }
+
+/// The tunnels that the fence counts as reset, of every class.
+pub(crate) async fn resets(mesh: &Mesh) -> u64 {
+    mesh.envoy.admin().stats(r"^dynamicmodulescustom\.fence_reset_").await.unwrap().values().sum()
+}
+
+/// Runs on this Envoy, as it is configured there: without validators before 1.40.
+pub(crate) fn on(version: &str, setup: lab::mesh::Setup) -> lab::mesh::Setup {
+    let binary = lab::envoy::Binary::version(version).unwrap();
+    let setup = setup.envoy(|options| options.binary = Some(binary));
+    if version == "1.40.0" { setup } else { setup.bootstrap(Bootstrap::without_config_validators) }
+}
+
+/// The Envoys that the module is tested on.
+pub(crate) const VERSIONS: [&str; 3] = ["1.38.3", "1.39.3", "1.40.0"];

@@ -1,11 +1,15 @@
 //! Public reports of HTTP retries as cases: each test is named after its case and holds the value that
 //! its reporter would call right, or says why Envoy gives another.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{Method, StatusCode};
-use lab::{app::Behaviour, bootstrap::Variant, mesh::Setup};
+use lab::{
+    app::Behaviour,
+    bootstrap::Variant,
+    mesh::{Setup, WITHIN},
+};
 use serde_json::{Value, json};
 
 use super::{
@@ -42,15 +46,22 @@ async fn case_09_keep_alive_races_cost_no_get_and_never_execute_a_post_twice() {
     let endpoint = lab::control_plane::Endpoint::new(pod.ip(), 8080).plain();
     mesh.control_plane.set_service(lab::control_plane::Service::new(ONE, vec![endpoint]));
     mesh.acked().await.unwrap();
-    for round in 0..100 {
+    let (start, mut round, mut raced) = (Instant::now(), 0_u32, 0);
+    while round < 100 || raced == 0 {
+        assert!(start.elapsed() < WITHIN, "no GET met a race in {round} rounds, so this has shown nothing");
+        // The server's clock begins with the last byte of the answer, a little before the client's.
+        let pace = keep_alive - Duration::from_micros(300 * u64::from(round % 10));
         let get = mesh.get(ONE, "/").await.unwrap();
         assert_eq!((get.status, pod.executed(&get.id)), (StatusCode::OK, 1), "round {round}: {get:?}");
-        tokio::time::sleep(keep_alive).await;
+        raced += get.attempts().unwrap_or(1) - 1;
+        tokio::time::sleep(pace).await;
         let post = mesh.post(ONE, "/").await.unwrap();
         let executed = usize::from(post.status == StatusCode::OK);
         assert_eq!(pod.executed(&post.id), executed, "round {round}: a POST is executed once, or failed in the race");
-        tokio::time::sleep(keep_alive).await;
+        tokio::time::sleep(pace).await;
+        round += 1;
     }
+    assert!(mesh.stat("retry_retries").await.unwrap() >= u64::from(raced), "{raced} races in {round} rounds");
 }
 
 /// istio/istio#13851: the default retry replays a POST that was executed and answered 503.

@@ -5,7 +5,9 @@
 mod cases_http;
 mod cases_http2;
 mod clients;
+mod hedging;
 mod kinds;
+mod limits;
 mod matrix;
 mod modes;
 mod operator;

@@ -33,7 +33,7 @@ async fn a_reset_that_a_retry_cured_is_explained() {
     let endpoint = world.pods.iter().find(|pod| pod.name() == first).unwrap().ip().to_string();
     assert_eq!(
         (&told["retry_decision"], &told["retry_reason"], &told["retry_outcome"], &told["reset_class"]),
-        (&json!("retry"), &json!("method_eligible"), &json!("succeeded"), &json!("fresh")),
+        (&json!("retry"), &json!("method_eligible"), &json!("succeeded"), &json!("ended_unanswered")),
         "{entry:#}"
     );
     assert_eq!(
@@ -43,7 +43,10 @@ async fn a_reset_that_a_retry_cured_is_explained() {
     );
     assert_eq!(told["attempts"], json!(2));
     assert!(told["connection_age_ms"].as_f64().is_some_and(|age| age > 0.0), "{entry:#}");
-    assert_eq!((world.stat("retry_reset_fresh").await, world.stat("retry_cured_fresh").await), (1, 1));
+    assert_eq!(
+        (world.stat("retry_reset_ended_unanswered").await, world.stat("retry_cured_ended_unanswered").await),
+        (1, 1)
+    );
     assert_eq!(world.stat("retry_outcome_succeeded").await, 1);
     let debug = world.mesh.envoy.log().unwrap();
     let lines: Vec<_> = debug.lines().filter(|line| line.contains("stale_guard retry: ")).collect();

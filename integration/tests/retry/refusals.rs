@@ -25,7 +25,7 @@ fn bad() -> Vec<(Value, &'static str)> {
         (json!({ "retries": 1 }), "retries"),
         (json!({ "mode": "on" }), "mode"),
         (json!({ "max_retries": 11 }), "max_retries"),
-        (json!({ "max_retries": "1" }), "max_retries"),
+        (json!({ "max_retries": "one" }), "max_retries"),
         (json!({ "methods": ["CONNECT"] }), "methods[0]"),
         (json!({ "per_try_timeout": "1ms" }), "per_try_timeout"),
         (json!({ "on": ["resets"] }), "on[0]"),

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{
     kinds::{Fault, Kind, Transport},
-    setup::{guarded, istio_outbound, per_route, previous_hosts, route_policy, virtual_host},
+    setup::{edge, guarded, istio_outbound, per_route, previous_hosts, range, route_policy, virtual_host},
     world::{ONE, World},
 };
 
@@ -141,23 +141,6 @@ fn with_hint(bootstrap: Bootstrap, num_retries: u32) -> anyhow::Result<Bootstrap
     let at = virtual_host(&bootstrap)?;
     let hint = json!({ "filter_metadata": { "stale_guard": { "num_retries": num_retries } } });
     bootstrap.patch(&format!("{at}/routes/0/metadata"), hint)
-}
-
-/// An edge: Envoy takes a client for internal by its address. The lab's come from 127.0.0.1.
-fn edge(setup: Setup, internal: Value) -> Setup {
-    setup.bootstrap(move |bootstrap| {
-        let at = format!("{}/typed_config", bootstrap.hcm()?);
-        bootstrap
-            .patch(&format!("{at}/use_remote_address"), json!(true))?
-            // Tests know requests by their ids.
-            .patch(&format!("{at}/preserve_external_request_id"), json!(true))?
-            .patch(&format!("{at}/internal_address_config"), internal)
-    })
-}
-
-/// An `internal_address_config` with one range.
-fn range(prefix: &str) -> Value {
-    json!({ "cidr_ranges": [{ "address_prefix": prefix, "prefix_len": 8 }] })
 }
 
 const ASKS: [(&str, &str); 4] = [

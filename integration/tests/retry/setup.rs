@@ -2,6 +2,7 @@
 
 use lab::{
     bootstrap::{Bootstrap, ExtensionPoint, Variant},
+    envoy::Binary,
     mesh::Setup,
 };
 use serde_json::{Value, json};
@@ -61,4 +62,31 @@ pub fn per_route(policy: &Value) -> Value {
 /// JSON pointer of the virtual host.
 pub fn virtual_host(bootstrap: &Bootstrap) -> anyhow::Result<String> {
     Ok(format!("{}/typed_config/route_config/virtual_hosts/0", bootstrap.hcm()?))
+}
+
+/// An edge: Envoy takes a client for internal by its address. The lab's come from 127.0.0.1.
+pub fn edge(setup: Setup, internal: Value) -> Setup {
+    setup.bootstrap(move |bootstrap| {
+        let at = format!("{}/typed_config", bootstrap.hcm()?);
+        bootstrap
+            .patch(&format!("{at}/use_remote_address"), json!(true))?
+            // Tests know requests by their ids.
+            .patch(&format!("{at}/preserve_external_request_id"), json!(true))?
+            .patch(&format!("{at}/internal_address_config"), internal)
+    })
+}
+
+/// An `internal_address_config` with one range.
+pub fn range(prefix: &str) -> Value {
+    json!({ "cidr_ranges": [{ "address_prefix": prefix, "prefix_len": 8 }] })
+}
+
+/// The same on another Envoy; before 1.40 there is no config validator.
+pub fn on(version: &str, setup: Setup, variant: Variant) -> Setup {
+    let binary = Binary::version(version).unwrap();
+    let setup = setup.envoy(|options| options.binary = Some(binary));
+    if variant.has_module() && !version.starts_with("1.40") {
+        return setup.bootstrap(Bootstrap::without_config_validators);
+    }
+    setup
 }

@@ -4,15 +4,20 @@
 //! So one `.so` loads on every Envoy from the floor on (rustc links with `BIND_NOW`: one unresolved
 //! reference would make the load fail), and a test binary links without Envoy.
 
+#[cfg(test)]
+use std::cell::Cell;
 use std::ffi::{CStr, c_void};
-use std::sync::OnceLock;
+
+use once_cell::race::OnceBox;
 
 use super::types::{
-    Ptr, StatVisitor, envoy_dynamic_module_type_envoy_buffer as EB, envoy_dynamic_module_type_envoy_http_header as EH,
+    Ptr, envoy_dynamic_module_type_envoy_buffer as EB, envoy_dynamic_module_type_envoy_http_header as EH,
     envoy_dynamic_module_type_module_buffer as MB, envoy_dynamic_module_type_module_http_header as MH,
 };
 
-static TABLE: OnceLock<Callbacks> = OnceLock::new();
+/// Filled without a lock: two threads that race would find the same functions, and reading, which
+/// every call into Envoy does, is one load.
+static TABLE: OnceBox<Callbacks> = OnceBox::new();
 
 /// The release that must have every callback marked 38.
 const FLOOR: u32 = 38;
@@ -22,14 +27,13 @@ macro_rules! callbacks {
         /// Envoy's callbacks by name, without the prefix `envoy_dynamic_module_callback_`; `None`
         /// where the running Envoy has no such function.
         #[derive(Clone, Copy, Debug)]
-        #[allow(missing_docs, reason = "named as in abi.h")]
-        pub struct Callbacks {
-            $(pub $name: Option<unsafe extern "C" fn($($arg),*) $(-> $ret)?>,)+
+        pub(crate) struct Callbacks {
+            $(pub(crate) $name: Option<unsafe extern "C" fn($($arg),*) $(-> $ret)?>,)+
         }
 
         impl Callbacks {
             /// The table without any Envoy: each call gets its default answer.
-            pub const EMPTY: Self = Self { $($name: None,)+ };
+            pub(crate) const EMPTY: Self = Self { $($name: None,)+ };
 
             /// Fills the table.
             ///
@@ -39,7 +43,7 @@ macro_rules! callbacks {
             /// # Safety
             /// `lookup` returns null or the address of the C function of that name, whose signature
             /// is the one of `abi.h`.
-            pub unsafe fn resolve(
+            pub(crate) unsafe fn resolve(
                 lookup: impl Fn(&CStr) -> *mut c_void,
             ) -> Result<Self, &'static str> {
                 Ok(Self { $($name: {
@@ -69,116 +73,55 @@ callbacks! {
     [38] log(u32, MB);
     [40] log_v2(u32, MB, MB, u32);
     [38] log_enabled(u32) -> bool;
-    [38] get_concurrency() -> u32;
-    [38] is_validation_mode() -> bool;
 
     // HTTP filter: headers and body.
     [38] http_get_header(Ptr, u32, MB, *mut EB, usize, *mut usize) -> bool;
     [38] http_get_headers_size(Ptr, u32) -> usize;
     [38] http_get_headers(Ptr, u32, *mut EH) -> bool;
-    [38] http_add_header(Ptr, u32, MB, MB) -> bool;
     [38] http_set_header(Ptr, u32, MB, MB) -> bool;
     [38] http_get_body_size(Ptr, u32) -> usize;
-    [38] http_get_body_chunks_size(Ptr, u32) -> usize;
-    [38] http_get_body_chunks(Ptr, u32, *mut EB) -> bool;
-    [38] http_append_body(Ptr, u32, MB) -> bool;
-    [38] http_drain_body(Ptr, u32, usize) -> bool;
-    [38] http_received_buffered_request_body(Ptr) -> bool;
-    [38] http_received_buffered_response_body(Ptr) -> bool;
     [38] http_get_buffer_limit(Ptr) -> u64;
-    [38] http_set_buffer_limit(Ptr, u64);
     // HTTP filter: stream control.
     [38] http_send_response(Ptr, u32, *const MH, usize, MB, MB);
     [38] http_filter_continue_decoding(Ptr);
     [38] http_filter_continue_encoding(Ptr);
-    [38] http_clear_route_cache(Ptr);
-    [38] http_clear_route_cluster_cache(Ptr);
     [38] http_filter_reset_stream(Ptr, u32, MB);
-    [38] http_filter_recreate_stream(Ptr, *const MH, usize) -> bool;
-    [38] http_set_upstream_override_host(Ptr, MB, bool) -> bool;
     [38] get_most_specific_route_config(Ptr) -> *const c_void;
     [38] http_filter_get_worker_index(Ptr) -> u32;
     [38] http_add_custom_flag(Ptr, MB);
-    // HTTP filter: attributes, upstream, metadata, filter state, socket options.
+    // HTTP filter: attributes, upstream, metadata.
     [38] http_filter_get_attribute_string(Ptr, u32, *mut EB) -> bool;
     [38] http_filter_get_attribute_int(Ptr, u32, *mut u64) -> bool;
     [38] http_filter_get_attribute_bool(Ptr, u32, *mut bool) -> bool;
-    [38] http_get_cluster_name(Ptr, *mut EB) -> bool;
-    [38] http_get_cluster_host_count(Ptr, u32, *mut usize, *mut usize, *mut usize) -> bool;
     [39] http_get_upstream_connection_id(Ptr) -> u64;
     [38] http_set_dynamic_metadata_string(Ptr, MB, MB, MB);
     [38] http_set_dynamic_metadata_number(Ptr, MB, MB, f64);
     [38] http_set_dynamic_metadata_bool(Ptr, MB, MB, bool);
     [38] http_get_metadata_string(Ptr, u32, MB, MB, *mut EB) -> bool;
     [38] http_get_metadata_number(Ptr, u32, MB, MB, *mut f64) -> bool;
-    [38] http_get_metadata_bool(Ptr, u32, MB, MB, *mut bool) -> bool;
-    [38] http_set_filter_state_bytes(Ptr, MB, MB) -> bool;
-    [38] http_get_filter_state_bytes(Ptr, MB, *mut EB) -> bool;
-    [38] http_set_filter_state_typed(Ptr, MB, MB) -> bool;
-    [38] http_get_filter_state_typed(Ptr, MB, *mut EB) -> bool;
-    [38] http_set_socket_option_int(Ptr, i64, i64, u32, u32, i64) -> bool;
-    [38] http_get_socket_option_int(Ptr, i64, i64, u32, u32, *mut i64) -> bool;
-    // HTTP filter: metrics, schedulers, call-outs.
+    // HTTP filter: metrics, scheduler.
     [38] http_filter_config_define_counter(Ptr, MB, *const MB, usize, *mut usize) -> u32;
-    [38] http_filter_config_define_gauge(Ptr, MB, *const MB, usize, *mut usize) -> u32;
-    [38] http_filter_config_define_histogram(Ptr, MB, *const MB, usize, *mut usize) -> u32;
     [38] http_filter_increment_counter(Ptr, usize, *const MB, usize, u64) -> u32;
-    [38] http_filter_increment_gauge(Ptr, usize, *const MB, usize, u64) -> u32;
-    [38] http_filter_decrement_gauge(Ptr, usize, *const MB, usize, u64) -> u32;
-    [38] http_filter_set_gauge(Ptr, usize, *const MB, usize, u64) -> u32;
-    [38] http_filter_record_histogram_value(Ptr, usize, *const MB, usize, u64) -> u32;
-    [39] http_filter_config_increment_counter(Ptr, usize, *const MB, usize, u64) -> u32;
-    [39] http_filter_config_increment_gauge(Ptr, usize, *const MB, usize, u64) -> u32;
-    [39] http_filter_config_decrement_gauge(Ptr, usize, *const MB, usize, u64) -> u32;
-    [39] http_filter_config_set_gauge(Ptr, usize, *const MB, usize, u64) -> u32;
-    [39] http_filter_config_record_histogram_value(Ptr, usize, *const MB, usize, u64) -> u32;
     [38] http_filter_scheduler_new(Ptr) -> Ptr;
     [38] http_filter_scheduler_commit(Ptr, u64);
     [38] http_filter_scheduler_delete(Ptr);
-    [38] http_filter_config_scheduler_new(Ptr) -> Ptr;
-    [38] http_filter_config_scheduler_commit(Ptr, u64);
-    [38] http_filter_config_scheduler_delete(Ptr);
-    [38] http_filter_http_callout(Ptr, *mut u64, MB, *const MH, usize, MB, u64) -> u32;
 
     // Network filter.
     [38] network_filter_close(Ptr, u32);
     [38] network_filter_close_with_details(Ptr, u32, MB);
-    [38] network_filter_disable_close(Ptr, bool);
     [38] network_filter_continue_reading(Ptr);
     [38] network_filter_get_connection_id(Ptr) -> u64;
     [38] network_filter_get_remote_address(Ptr, *mut EB, *mut u32) -> bool;
     [38] network_filter_get_local_address(Ptr, *mut EB, *mut u32) -> bool;
-    [38] network_filter_get_direct_remote_address(Ptr, *mut EB, *mut u32) -> bool;
-    [38] network_filter_get_upstream_host_address(Ptr, *mut EB, *mut u32) -> bool;
-    [38] network_filter_get_upstream_host_hostname(Ptr, *mut EB) -> bool;
-    [38] network_filter_get_upstream_host_cluster(Ptr, *mut EB) -> bool;
     [38] network_filter_has_upstream_host(Ptr) -> bool;
     [39] network_filter_get_upstream_connection_id(Ptr) -> u64;
     [38] network_filter_get_connection_state(Ptr) -> u32;
-    [38] network_filter_get_cluster_host_count(Ptr, MB, u32, *mut usize, *mut usize, *mut usize) -> bool;
-    [38] network_filter_get_read_buffer_chunks_size(Ptr) -> usize;
-    [38] network_filter_get_read_buffer_size(Ptr) -> usize;
-    [38] network_filter_get_read_buffer_chunks(Ptr, *mut EB) -> bool;
-    [38] network_filter_get_write_buffer_chunks_size(Ptr) -> usize;
-    [38] network_filter_get_write_buffer_size(Ptr) -> usize;
-    [38] network_filter_get_write_buffer_chunks(Ptr, *mut EB) -> bool;
-    [38] network_filter_get_buffer_limit(Ptr) -> u32;
-    [38] network_filter_set_buffer_limits(Ptr, u32);
-    [38] network_filter_read_disable(Ptr, bool) -> u32;
-    [38] network_set_filter_state_bytes(Ptr, MB, MB) -> bool;
-    [38] network_get_filter_state_bytes(Ptr, MB, *mut EB) -> bool;
-    [38] network_set_filter_state_typed(Ptr, MB, MB) -> bool;
-    [38] network_get_filter_state_typed(Ptr, MB, *mut EB) -> bool;
     [38] network_set_dynamic_metadata_string(Ptr, MB, MB, MB);
     [38] network_set_dynamic_metadata_number(Ptr, MB, MB, f64);
     [38] network_set_dynamic_metadata_bool(Ptr, MB, MB, bool);
     [38] network_get_dynamic_metadata_string(Ptr, MB, MB, *mut EB) -> bool;
-    [38] network_get_dynamic_metadata_number(Ptr, MB, MB, *mut f64) -> bool;
-    [38] network_get_dynamic_metadata_bool(Ptr, MB, MB, *mut bool) -> bool;
     [38] network_set_socket_option_int(Ptr, i64, i64, u32, i64);
     [38] network_set_socket_option_bytes(Ptr, i64, i64, u32, MB);
-    [38] network_get_socket_option_int(Ptr, i64, i64, u32, *mut i64) -> bool;
-    [38] network_get_socket_option_bytes(Ptr, i64, i64, u32, *mut EB) -> bool;
     [39] network_filter_get_attribute_string(Ptr, u32, *mut EB) -> bool;
     [39] network_filter_get_attribute_int(Ptr, u32, *mut u64) -> bool;
     [38] network_filter_config_define_counter(Ptr, MB, *mut usize) -> u32;
@@ -187,21 +130,11 @@ callbacks! {
     [38] network_filter_increment_counter(Ptr, usize, u64) -> u32;
     [38] network_filter_increment_gauge(Ptr, usize, u64) -> u32;
     [38] network_filter_decrement_gauge(Ptr, usize, u64) -> u32;
-    [38] network_filter_set_gauge(Ptr, usize, u64) -> u32;
     [38] network_filter_record_histogram_value(Ptr, usize, u64) -> u32;
-    [39] network_filter_config_increment_counter(Ptr, usize, u64) -> u32;
-    [39] network_filter_config_increment_gauge(Ptr, usize, u64) -> u32;
-    [39] network_filter_config_decrement_gauge(Ptr, usize, u64) -> u32;
-    [39] network_filter_config_set_gauge(Ptr, usize, u64) -> u32;
-    [39] network_filter_config_record_histogram_value(Ptr, usize, u64) -> u32;
     [38] network_filter_scheduler_new(Ptr) -> Ptr;
     [38] network_filter_scheduler_commit(Ptr, u64);
     [38] network_filter_scheduler_delete(Ptr);
-    [38] network_filter_config_scheduler_new(Ptr) -> Ptr;
-    [38] network_filter_config_scheduler_commit(Ptr, u64);
-    [38] network_filter_config_scheduler_delete(Ptr);
     [38] network_filter_get_worker_index(Ptr) -> u32;
-    [38] network_filter_http_callout(Ptr, *mut u64, MB, *const MH, usize, MB, u64) -> u32;
 
     // Bootstrap extension.
     [38] bootstrap_extension_config_signal_init_complete(Ptr);
@@ -214,29 +147,17 @@ callbacks! {
     [38] bootstrap_extension_timer_enabled(Ptr) -> bool;
     [38] bootstrap_extension_timer_delete(Ptr);
     [38] bootstrap_extension_register_admin_handler(Ptr, MB, MB, bool, bool) -> bool;
-    [38] bootstrap_extension_remove_admin_handler(Ptr, MB) -> bool;
     [38] bootstrap_extension_admin_set_response(Ptr, MB);
     [38] bootstrap_extension_http_callout(Ptr, *mut u64, MB, *const MH, usize, MB, u64) -> u32;
-    [38] bootstrap_extension_enable_cluster_lifecycle(Ptr) -> bool;
-    [38] bootstrap_extension_enable_listener_lifecycle(Ptr) -> bool;
-    [38] bootstrap_extension_file_watcher_add_watch(Ptr, MB, u32) -> bool;
     [38] bootstrap_extension_get_counter_value(Ptr, MB, *mut u64) -> bool;
     [38] bootstrap_extension_get_gauge_value(Ptr, MB, *mut u64) -> bool;
-    [38] bootstrap_extension_get_histogram_summary(Ptr, MB, *mut u64, *mut f64) -> bool;
-    [38] bootstrap_extension_iterate_counters(Ptr, StatVisitor, Ptr);
-    [38] bootstrap_extension_iterate_gauges(Ptr, StatVisitor, Ptr);
     [38] bootstrap_extension_config_define_counter(Ptr, MB, *const MB, usize, *mut usize) -> u32;
     [38] bootstrap_extension_config_define_gauge(Ptr, MB, *const MB, usize, *mut usize) -> u32;
-    [38] bootstrap_extension_config_define_histogram(Ptr, MB, *const MB, usize, *mut usize) -> u32;
     [38] bootstrap_extension_config_increment_counter(Ptr, usize, *const MB, usize, u64) -> u32;
-    [38] bootstrap_extension_config_increment_gauge(Ptr, usize, *const MB, usize, u64) -> u32;
-    [38] bootstrap_extension_config_decrement_gauge(Ptr, usize, *const MB, usize, u64) -> u32;
     [38] bootstrap_extension_config_set_gauge(Ptr, usize, *const MB, usize, u64) -> u32;
-    [38] bootstrap_extension_config_record_histogram_value(Ptr, usize, *const MB, usize, u64) -> u32;
 
     // Config validator.
     [40] config_validator_set_rejection_message(Ptr, MB);
-    [40] config_validator_get_dynamic_cluster_count(Ptr) -> u64;
 }
 
 /// Looks a symbol up in the process that loaded the module.
@@ -250,23 +171,30 @@ fn process_symbol(name: &CStr) -> *mut c_void {
 /// # Errors
 /// Names the first callback of Envoy 1.38 that the process lacks.
 pub(crate) fn install_from_process() -> Result<(), &'static str> {
-    if TABLE.get().is_none() {
-        // SAFETY: symbols with this prefix are Envoy's, with the signatures of `abi.h`.
-        let table = unsafe { Callbacks::resolve(process_symbol) }?;
-        let _ = TABLE.set(table);
-    }
-    Ok(())
+    // SAFETY: symbols with this prefix are Envoy's, with the signatures of `abi.h`.
+    TABLE.get_or_try_init(|| unsafe { Callbacks::resolve(process_symbol) }.map(Box::new)).map(|_| ())
 }
 
 /// The table in force; empty in a process without Envoy.
 #[inline]
 pub(crate) fn callbacks() -> &'static Callbacks {
     static NONE: Callbacks = Callbacks::EMPTY;
-    #[cfg(any(test, feature = "testing"))]
-    if let Some(fakes) = crate::testing::table() {
+    #[cfg(test)]
+    if let Some(fakes) = OF_THIS_THREAD.try_with(Cell::get).ok().flatten() {
         return fakes;
     }
     TABLE.get().unwrap_or(&NONE)
+}
+
+#[cfg(test)]
+thread_local! {
+    static OF_THIS_THREAD: Cell<Option<&'static Callbacks>> = const { Cell::new(None) };
+}
+
+/// Puts a table of fake callbacks in force for this thread, so that tests run side by side.
+#[cfg(test)]
+pub(crate) fn install_for_thread(table: Callbacks) {
+    OF_THIS_THREAD.set(Some(Box::leak(Box::new(table))));
 }
 
 /// Calls one callback by name, or gives the default where this Envoy has none.

@@ -5,7 +5,8 @@ mod callbacks;
 mod tests;
 mod types;
 
-pub use callbacks::Callbacks;
+#[cfg(test)]
+pub(crate) use callbacks::{Callbacks, install_for_thread};
 pub(crate) use callbacks::{ask, callbacks, envoy, install_from_process};
 pub use types::*;
 

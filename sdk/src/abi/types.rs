@@ -1,7 +1,7 @@
 //! Structs and enums of the ABI, in `abi.h`'s layout and numbering.
 //!
-//! Enums that a module hands to Envoy are plain Rust enums. Enums that Envoy hands to a module get
-//! an `Unknown` variant: a value that a later Envoy adds must not be undefined behaviour here.
+//! Enums that Envoy hands to a module arrive as numbers and are looked up: a value that a later Envoy
+//! adds must not be undefined behaviour here.
 
 #![allow(
     missing_docs,
@@ -79,9 +79,6 @@ const _: () = {
 /// Function that Envoy passes with `on_bootstrap_extension_shutdown`.
 pub type envoy_dynamic_module_type_event_cb = Option<unsafe extern "C" fn(context: Ptr)>;
 
-/// Visitor of `iterate_counters` and `iterate_gauges`: 0 continues, 1 stops.
-pub type StatVisitor = unsafe extern "C" fn(name: envoy_dynamic_module_type_envoy_buffer, value: u64, user: Ptr) -> u32;
-
 impl envoy_dynamic_module_type_envoy_buffer {
     /// The empty buffer, used as an out parameter's initial value.
     pub const EMPTY: Self = Self { ptr: ptr::null(), length: 0 };
@@ -90,6 +87,11 @@ impl envoy_dynamic_module_type_envoy_buffer {
 impl envoy_dynamic_module_type_envoy_http_header {
     /// The empty header, used as an out parameter's initial value.
     pub const EMPTY: Self = Self { key_ptr: ptr::null(), key_length: 0, value_ptr: ptr::null(), value_length: 0 };
+}
+
+impl envoy_dynamic_module_type_module_buffer {
+    /// No buffer, which is not the same as an empty one: Envoy after 1.40 removes a header only for this.
+    pub const NULL: Self = Self { ptr: ptr::null(), length: 0 };
 }
 
 impl From<&[u8]> for envoy_dynamic_module_type_module_buffer {
@@ -110,52 +112,39 @@ impl From<(&str, &[u8])> for envoy_dynamic_module_type_module_http_header {
     }
 }
 
-/// An enum that the module hands to Envoy.
-macro_rules! to_envoy {
+/// Enums of the ABI, for both directions.
+macro_rules! enums {
     ($($(#[$meta:meta])* $name:ident { $($variant:ident = $value:literal),+ $(,)? })+) => {$(
         $(#[$meta])*
         #[repr(u32)]
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum $name { $($variant = $value),+ }
 
         impl $name {
-            /// The number on the wire of the ABI.
-            pub const fn as_raw(self) -> u32 {
+            /// The number that the ABI has for it.
+            #[allow(dead_code, reason = "some enums go one way only")]
+            pub(crate) const fn as_raw(self) -> u32 {
                 self as u32
             }
-        }
-    )+};
-}
 
-/// An enum that Envoy hands to the module.
-macro_rules! from_envoy {
-    ($($(#[$meta:meta])* $name:ident { $($variant:ident = $value:literal),+ $(,)? })+) => {$(
-        $(#[$meta])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum $name {
-            $($variant,)+
-            /// A value that this crate does not know, as Envoy sent it.
-            Unknown(u32),
-        }
-
-        impl From<u32> for $name {
-            fn from(raw: u32) -> Self {
+            /// The variant of a number; none for one that this crate does not know.
+            #[allow(dead_code, reason = "as above")]
+            pub(crate) const fn from_raw(raw: u32) -> Option<Self> {
                 match raw {
-                    $($value => Self::$variant,)+
-                    other => Self::Unknown(other),
+                    $($value => Some(Self::$variant),)+
+                    _ => None,
                 }
             }
         }
     )+};
 }
 
-to_envoy! {
+enums! {
     envoy_dynamic_module_type_log_level { Trace = 0, Debug = 1, Info = 2, Warn = 3, Error = 4, Critical = 5, Off = 6 }
     envoy_dynamic_module_type_http_header_type { RequestHeader = 0, RequestTrailer = 1, ResponseHeader = 2, ResponseTrailer = 3 }
     envoy_dynamic_module_type_http_body_type { ReceivedRequestBody = 0, BufferedRequestBody = 1, ReceivedResponseBody = 2, BufferedResponseBody = 3 }
     envoy_dynamic_module_type_metadata_source { Dynamic = 0, Route = 1, Cluster = 2, Host = 3, HostLocality = 4 }
     envoy_dynamic_module_type_socket_option_state { Prebind = 0, Bound = 1, Listening = 2 }
-    envoy_dynamic_module_type_socket_direction { Upstream = 0, Downstream = 1 }
     envoy_dynamic_module_type_on_http_filter_request_headers_status { Continue = 0, StopIteration = 1, ContinueAndDontEndStream = 2, StopAllIterationAndBuffer = 3, StopAllIterationAndWatermark = 4 }
     envoy_dynamic_module_type_on_http_filter_response_headers_status { Continue = 0, StopIteration = 1, ContinueAndDontEndStream = 2, StopAllIterationAndBuffer = 3, StopAllIterationAndWatermark = 4 }
     envoy_dynamic_module_type_on_http_filter_request_body_status { Continue = 0, StopIterationAndBuffer = 1, StopIterationAndWatermark = 2, StopIterationNoBuffer = 3 }
@@ -166,6 +155,11 @@ to_envoy! {
     envoy_dynamic_module_type_http_filter_stream_reset_reason { LocalReset = 0, LocalRefusedStreamReset = 1 }
     envoy_dynamic_module_type_on_network_filter_data_status { Continue = 0, StopIteration = 1 }
     envoy_dynamic_module_type_network_connection_close_type { FlushWrite = 0, NoFlush = 1, FlushWriteAndDelay = 2, Abort = 3, AbortReset = 4 }
+    envoy_dynamic_module_type_network_connection_event { RemoteClose = 0, LocalClose = 1, Connected = 2, ConnectedZeroRtt = 3 }
+    envoy_dynamic_module_type_network_connection_state { Open = 0, Closing = 1, Closed = 2 }
+    envoy_dynamic_module_type_metrics_result { Success = 0, MetricNotFound = 1, InvalidLabels = 2, Frozen = 3 }
+    envoy_dynamic_module_type_http_callout_init_result { Success = 0, MissingRequiredHeaders = 1, ClusterNotFound = 2, DuplicateCalloutId = 3, CannotCreateRequest = 4 }
+    envoy_dynamic_module_type_http_callout_result { Success = 0, Reset = 1, ExceedResponseBufferLimit = 2 }
     /// Attributes that an HTTP or network filter may read. Which Envoy serves which one is measured
     /// in the project's notes; an unserved one is `None` (and an error line in Envoy 1.38's log).
     envoy_dynamic_module_type_attribute_id {
@@ -179,18 +173,8 @@ to_envoy! {
         ConnectionTransportFailureReason = 39, ConnectionTerminationDetails = 40,
         UpstreamAddress = 41, UpstreamPort = 42, UpstreamLocalAddress = 51,
         UpstreamTransportFailureReason = 52, UpstreamRequestAttemptCount = 53,
-        UpstreamPoolReadyDuration = 54, UpstreamLocality = 55, XdsNode = 56, XdsClusterName = 57,
+        UpstreamCxPoolReadyDuration = 54, UpstreamLocality = 55, XdsNode = 56, XdsClusterName = 57,
         XdsListenerDirection = 59, XdsRouteName = 61, XdsVirtualHostName = 63,
         XdsFilterChainName = 66, HealthCheck = 67,
     }
-}
-
-from_envoy! {
-    envoy_dynamic_module_type_metrics_result { Success = 0, MetricNotFound = 1, InvalidLabels = 2, Frozen = 3 }
-    envoy_dynamic_module_type_http_callout_init_result { Success = 0, MissingRequiredHeaders = 1, ClusterNotFound = 2, DuplicateCalloutId = 3, CannotCreateRequest = 4 }
-    envoy_dynamic_module_type_http_callout_result { Success = 0, Reset = 1, ExceedResponseBufferLimit = 2 }
-    envoy_dynamic_module_type_http_stream_reset_reason { ConnectionFailure = 0, ConnectionTermination = 1, LocalReset = 2, LocalRefusedStreamReset = 3, Overflow = 4, RemoteReset = 5, RemoteRefusedStreamReset = 6, ProtocolError = 7 }
-    envoy_dynamic_module_type_network_connection_event { RemoteClose = 0, LocalClose = 1, Connected = 2, ConnectedZeroRtt = 3 }
-    envoy_dynamic_module_type_network_connection_state { Open = 0, Closing = 1, Closed = 2 }
-    envoy_dynamic_module_type_network_read_disable_status { NoTransition = 0, StillReadDisabled = 1, TransitionedToReadEnabled = 2, TransitionedToReadDisabled = 3 }
 }

@@ -1,31 +1,37 @@
 //! Envoy's side of the bootstrap extension.
 
 use std::ffi::c_void;
-use std::panic::resume_unwind;
 use std::ptr;
 
 use super::timer::{EnvoyBootstrapExtensionTimer, Timer};
 use crate::abi::{
-    StatVisitor, ask, envoy_dynamic_module_type_envoy_buffer as EB,
-    envoy_dynamic_module_type_http_callout_init_result as CalloutInitResult,
+    ask, envoy_dynamic_module_type_http_callout_init_result as CalloutInitResult,
     envoy_dynamic_module_type_metrics_result as MetricsResult,
 };
-use crate::buffer::{EnvoyBuffer, module_buffers, module_headers};
-use crate::metrics::{
-    ABSENT, EnvoyCounterId, EnvoyCounterVecId, EnvoyGaugeId, EnvoyGaugeVecId, EnvoyHistogramId, EnvoyHistogramVecId,
-    MetricResult, defined, metric_definitions, metric_updates, outcome,
-};
+use crate::buffer::module_headers;
+use crate::metrics::{ABSENT, EnvoyCounterId, EnvoyGaugeId, MetricResult, defined, outcome};
 use crate::scheduler::{Detached, EnvoyBootstrapExtensionConfigScheduler, EnvoyBootstrapExtensionConfigSchedulerImpl};
 use crate::slot::Handle;
 
 /// What the extension's configuration may ask of Envoy. Main thread, inside a hook.
 #[allow(unused_variables, reason = "the names document what an implementation receives")]
 pub trait EnvoyBootstrapExtensionConfig {
-    metric_definitions!(trait plain);
-    metric_definitions!(trait labelled);
-    metric_updates!(trait plain);
-    metric_updates!(trait labelled);
-
+    /// Defines a counter; only while the configuration loads.
+    fn define_counter(&mut self, name: &str) -> MetricResult<EnvoyCounterId> {
+        Err(MetricsResult::MetricNotFound)
+    }
+    /// Defines a gauge; only while the configuration loads.
+    fn define_gauge(&mut self, name: &str) -> MetricResult<EnvoyGaugeId> {
+        Err(MetricsResult::MetricNotFound)
+    }
+    /// Adds to a counter.
+    fn increment_counter(&self, id: EnvoyCounterId, value: u64) -> MetricResult {
+        Err(MetricsResult::MetricNotFound)
+    }
+    /// Sets a gauge.
+    fn set_gauge(&self, id: EnvoyGaugeId, value: u64) -> MetricResult {
+        Err(MetricsResult::MetricNotFound)
+    }
     /// A scheduler whose events arrive at the configuration, on the main thread.
     fn new_scheduler(&self) -> Box<dyn EnvoyBootstrapExtensionConfigScheduler> {
         Box::new(Detached)
@@ -47,10 +53,6 @@ pub trait EnvoyBootstrapExtensionConfig {
     ) -> (CalloutInitResult, u64) {
         (CalloutInitResult::ClusterNotFound, 0)
     }
-    /// Watches a file; `false` if it does not exist. Works in the constructor.
-    fn add_file_watch(&self, path: &str, events: u32) -> bool {
-        false
-    }
     /// Adds a page to the admin interface. Works in the constructor. Despite its name the prefix is
     /// the whole path: measured, `/page?x=1` arrives and `/page/x` does not.
     fn register_admin_handler(
@@ -60,19 +62,6 @@ pub trait EnvoyBootstrapExtensionConfig {
         removable: bool,
         mutates_server_state: bool,
     ) -> bool {
-        false
-    }
-    /// Removes a removable page.
-    fn remove_admin_handler(&self, path_prefix: &str) -> bool {
-        false
-    }
-    /// Asks for cluster events, once, from `on_server_initialized` on; clusters there are not replayed.
-    /// Measured: with it, Envoy 1.40.0 aborts at the end of its exit when it was hot-restarted.
-    fn enable_cluster_lifecycle(&self) -> bool {
-        false
-    }
-    /// Asks for listener events, as above.
-    fn enable_listener_lifecycle(&self) -> bool {
         false
     }
 }
@@ -88,15 +77,6 @@ pub trait EnvoyBootstrapExtension {
     fn get_gauge_value(&self, name: &str) -> Option<u64> {
         None
     }
-    /// Count and sum of a histogram since the server's start.
-    fn get_histogram_summary(&self, name: &str) -> Option<(u64, f64)> {
-        None
-    }
-    /// Visits all counters until the visitor says `false`. The visitor must only collect: it may
-    /// run under a lock of the stats store.
-    fn iterate_counters(&self, callback: &mut dyn FnMut(&str, u64) -> bool) {}
-    /// Visits all gauges, as above.
-    fn iterate_gauges(&self, callback: &mut dyn FnMut(&str, u64) -> bool) {}
 }
 
 /// The real configuration.
@@ -107,14 +87,6 @@ pub(crate) struct EnvoyBootstrapExtensionConfigImpl {
 /// The real extension.
 pub(crate) struct EnvoyBootstrapExtensionImpl<'a> {
     handle: &'a Handle,
-}
-
-/// A visitor, whether it has had enough, and the panic that it ended with: no panic may cross Envoy's frames.
-struct Visit<'a> {
-    callback: &'a mut dyn FnMut(&str, u64) -> bool,
-    /// Envoy 1.38 and 1.39 go on after a "stop"; so the module stops by itself.
-    stopped: bool,
-    panic: Option<Box<dyn std::any::Any + Send>>,
 }
 
 // === impl EnvoyBootstrapExtensionConfigImpl ===
@@ -130,17 +102,24 @@ impl EnvoyBootstrapExtensionConfigImpl {
 }
 
 impl EnvoyBootstrapExtensionConfig for EnvoyBootstrapExtensionConfigImpl {
-    metric_definitions!(impl labelled
-        bootstrap_extension_config_define_counter
-        bootstrap_extension_config_define_gauge
-        bootstrap_extension_config_define_histogram);
-    metric_updates!(impl labelled
-        bootstrap_extension_config_increment_counter
-        bootstrap_extension_config_increment_gauge
-        bootstrap_extension_config_decrement_gauge
-        bootstrap_extension_config_set_gauge
-        bootstrap_extension_config_record_histogram_value);
-
+    fn define_counter(&mut self, name: &str) -> MetricResult<EnvoyCounterId> {
+        defined(
+            EnvoyCounterId,
+            |id| ask!(self, bootstrap_extension_config_define_counter(name.into(), ptr::null(), 0, id) or ABSENT),
+        )
+    }
+    fn define_gauge(&mut self, name: &str) -> MetricResult<EnvoyGaugeId> {
+        defined(
+            EnvoyGaugeId,
+            |id| ask!(self, bootstrap_extension_config_define_gauge(name.into(), ptr::null(), 0, id) or ABSENT),
+        )
+    }
+    fn increment_counter(&self, id: EnvoyCounterId, value: u64) -> MetricResult {
+        outcome(ask!(self, bootstrap_extension_config_increment_counter(id.0, ptr::null(), 0, value) or ABSENT))
+    }
+    fn set_gauge(&self, id: EnvoyGaugeId, value: u64) -> MetricResult {
+        outcome(ask!(self, bootstrap_extension_config_set_gauge(id.0, ptr::null(), 0, value) or ABSENT))
+    }
     fn new_scheduler(&self) -> Box<dyn EnvoyBootstrapExtensionConfigScheduler> {
         Box::new(EnvoyBootstrapExtensionConfigSchedulerImpl::new(self.raw))
     }
@@ -160,14 +139,11 @@ impl EnvoyBootstrapExtensionConfig for EnvoyBootstrapExtensionConfigImpl {
         let raw_headers = module_headers(&headers);
         let body = body.unwrap_or_default();
         let mut id = 0;
-        // 2 is ClusterNotFound: without Envoy there is none.
+        // Without Envoy there is no cluster; a refusal of a later Envoy's is one all the same.
         let result = ask!(self, bootstrap_extension_http_callout(
             &raw mut id, cluster_name.into(), raw_headers.as_ptr(), raw_headers.len(), body.into(), timeout_milliseconds
-        ) or 2);
-        (result.into(), id)
-    }
-    fn add_file_watch(&self, path: &str, events: u32) -> bool {
-        ask!(self, bootstrap_extension_file_watcher_add_watch(path.into(), events) or false)
+        ) or CalloutInitResult::ClusterNotFound.as_raw());
+        (CalloutInitResult::from_raw(result).unwrap_or(CalloutInitResult::CannotCreateRequest), id)
     }
     fn register_admin_handler(
         &self,
@@ -177,15 +153,6 @@ impl EnvoyBootstrapExtensionConfig for EnvoyBootstrapExtensionConfigImpl {
         mutates_server_state: bool,
     ) -> bool {
         ask!(self, bootstrap_extension_register_admin_handler(path_prefix.into(), help_text.into(), removable, mutates_server_state) or false)
-    }
-    fn remove_admin_handler(&self, path_prefix: &str) -> bool {
-        ask!(self, bootstrap_extension_remove_admin_handler(path_prefix.into()) or false)
-    }
-    fn enable_cluster_lifecycle(&self) -> bool {
-        ask!(self, bootstrap_extension_enable_cluster_lifecycle() or false)
-    }
-    fn enable_listener_lifecycle(&self) -> bool {
-        ask!(self, bootstrap_extension_enable_listener_lifecycle() or false)
     }
 }
 
@@ -210,47 +177,4 @@ impl EnvoyBootstrapExtension for EnvoyBootstrapExtensionImpl<'_> {
         let mut value = 0;
         ask!(self, bootstrap_extension_get_gauge_value(name.into(), &raw mut value) or false).then_some(value)
     }
-    fn get_histogram_summary(&self, name: &str) -> Option<(u64, f64)> {
-        let (mut count, mut sum) = (0, 0.0);
-        ask!(self, bootstrap_extension_get_histogram_summary(name.into(), &raw mut count, &raw mut sum) or false)
-            .then_some((count, sum))
-    }
-    fn iterate_counters(&self, callback: &mut dyn FnMut(&str, u64) -> bool) {
-        visit(callback, |visitor, user| ask!(self, bootstrap_extension_iterate_counters(visitor, user) or ()));
-    }
-    fn iterate_gauges(&self, callback: &mut dyn FnMut(&str, u64) -> bool) {
-        visit(callback, |visitor, user| ask!(self, bootstrap_extension_iterate_gauges(visitor, user) or ()));
-    }
-}
-
-// === free functions ===
-
-/// Carries a closure over the ABI; a panic in it goes on where the module called.
-fn visit(callback: &mut dyn FnMut(&str, u64) -> bool, iterate: impl FnOnce(StatVisitor, *mut c_void)) {
-    let mut visit = Visit { callback, stopped: false, panic: None };
-    iterate(visitor, (&raw mut visit).cast());
-    if let Some(payload) = visit.panic {
-        resume_unwind(payload);
-    }
-}
-
-/// # Safety
-/// `user` is the `Visit` of the call in progress, and `name` lives as long as this call.
-unsafe extern "C" fn visitor(name: EB, value: u64, user: *mut c_void) -> u32 {
-    // SAFETY: `visit` passed it and touches it only after the iteration.
-    let visit = unsafe { &mut *user.cast::<Visit<'_>>() };
-    if visit.stopped {
-        return 1;
-    }
-    let call = std::panic::AssertUnwindSafe(|| {
-        // SAFETY: the buffer lives as long as this call.
-        let name = unsafe { EnvoyBuffer::from_raw(name) };
-        (visit.callback)(&name.to_str_lossy(), value)
-    });
-    let go_on = std::panic::catch_unwind(call).unwrap_or_else(|payload| {
-        visit.panic = Some(payload);
-        false
-    });
-    visit.stopped = !go_on;
-    u32::from(visit.stopped)
 }

@@ -1,24 +1,49 @@
 //! The C symbols of the bootstrap extension: Envoy requires all 17.
 
 use std::ffi::c_void;
-use std::ptr;
 
 use super::completion::CompletionCallback;
 use super::envoy::{EnvoyBootstrapExtensionConfig, EnvoyBootstrapExtensionConfigImpl, EnvoyBootstrapExtensionImpl};
+use super::extension::{BootstrapExtension, BootstrapExtensionConfig, NewBootstrapExtensionConfigFunction};
 use super::timer::Timer;
-use super::{BootstrapExtension, BootstrapExtensionConfig, HttpCalloutResult};
 use crate::abi::{
     ask, envoy_dynamic_module_type_envoy_buffer as EB, envoy_dynamic_module_type_envoy_http_header as EH,
     envoy_dynamic_module_type_event_cb as EventCallback,
+    envoy_dynamic_module_type_http_callout_result as HttpCalloutResult,
 };
 use crate::buffer::{self, EnvoyBuffer};
-use crate::guard::{drop_guarded, guard};
-use crate::init::factories;
-use crate::slot::{Handle, Slot};
+use crate::config;
+use crate::factory::Factory;
+use crate::guard::guard;
+use crate::slot::{Handle, Occupant, Slot};
 
 type Config = Box<dyn BootstrapExtensionConfig>;
-type Extension = dyn BootstrapExtension;
+type Extension = Box<dyn BootstrapExtension>;
 type ExtensionSlot = Slot<Extension>;
+
+/// The user's constructor of configurations.
+pub(crate) static FACTORY: Factory<NewBootstrapExtensionConfigFunction> = Factory::new();
+
+/// The server's life, as far as it wants no answer.
+#[derive(Clone, Copy)]
+pub(crate) enum Stage {
+    ServerInitialized,
+    WorkerThreadInitialized,
+    DrainStarted,
+}
+
+impl Occupant for Extension {
+    type Event = Stage;
+
+    fn deliver(&mut self, handle: &Handle, event: Stage) {
+        let envoy = &mut EnvoyBootstrapExtensionImpl::new(handle);
+        match event {
+            Stage::ServerInitialized => self.on_server_initialized(envoy),
+            Stage::WorkerThreadInitialized => self.on_worker_thread_initialized(envoy),
+            Stage::DrainStarted => self.on_drain_started(envoy),
+        }
+    }
+}
 
 /// Exports hooks of the configuration.
 macro_rules! config_hooks {
@@ -38,7 +63,7 @@ macro_rules! config_hooks {
                     &mut EnvoyBootstrapExtensionConfigImpl::new(config_envoy);
                 // SAFETY: made by `config_new` and still alive; buffers live as long as the hook.
                 unsafe {
-                    if let Some($config) = config_module.cast::<Config>().as_ref() {
+                    if let Some($config) = config::get::<Config>(config_module) {
                         $body
                     }
                 }
@@ -49,7 +74,7 @@ macro_rules! config_hooks {
 
 /// Exports hooks of the extension.
 macro_rules! extension_hooks {
-    ($($name:ident = $method:ident;)+) => {$(
+    ($($name:ident = $stage:ident;)+) => {$(
         /// Exported hook.
         ///
         /// # Safety
@@ -57,13 +82,17 @@ macro_rules! extension_hooks {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(extension_envoy: *mut c_void, extension_module: *const c_void) {
             // SAFETY: Envoy's promise.
-            unsafe {
-                ExtensionSlot::run(stringify!($name), extension_module, extension_envoy, (),
-                    |extension: &mut Extension, handle: &Handle| {
-                        extension.$method(&mut EnvoyBootstrapExtensionImpl::new(handle));
-                    });
-            }
+            unsafe { ExtensionSlot::notify(stringify!($name), extension_module, extension_envoy, Stage::$stage) };
         }
+    )+};
+}
+
+/// Exports hooks that Envoy requires, for what this crate cannot ask for and so never hears of.
+macro_rules! unused_hooks {
+    ($($name:ident($($arg:ident: $ty:ty),*);)+) => {$(
+        /// Exported hook; does nothing.
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $name(_config_envoy: *mut c_void, _config_module: *const c_void, $($arg: $ty),*) {}
     )+};
 }
 
@@ -76,20 +105,11 @@ pub mod exported {
             |config, envoy| config.on_scheduled(envoy, event_id);
         envoy_dynamic_module_on_bootstrap_extension_timer_fired(timer: *mut c_void) =
             |config, envoy| config.on_timer_fired(envoy, &Timer::borrowed(timer));
-        envoy_dynamic_module_on_bootstrap_extension_file_changed(path: EB, events: u32) =
-            |config, envoy| config.on_file_changed(envoy, &EnvoyBuffer::from_raw(path).to_str_lossy(), events);
-        envoy_dynamic_module_on_bootstrap_extension_cluster_add_or_update(name: EB) =
-            |config, envoy| config.on_cluster_add_or_update(envoy, &EnvoyBuffer::from_raw(name).to_str_lossy());
-        envoy_dynamic_module_on_bootstrap_extension_cluster_removal(name: EB) =
-            |config, envoy| config.on_cluster_removal(envoy, &EnvoyBuffer::from_raw(name).to_str_lossy());
-        envoy_dynamic_module_on_bootstrap_extension_listener_add_or_update(name: EB) =
-            |config, envoy| config.on_listener_add_or_update(envoy, &EnvoyBuffer::from_raw(name).to_str_lossy());
-        envoy_dynamic_module_on_bootstrap_extension_listener_removal(name: EB) =
-            |config, envoy| config.on_listener_removal(envoy, &EnvoyBuffer::from_raw(name).to_str_lossy());
         envoy_dynamic_module_on_bootstrap_extension_http_callout_done(
             callout_id: u64, result: u32, headers: *const EH, headers_size: usize, chunks: *const EB, chunks_size: usize
         ) = |config, envoy| {
-            let result = HttpCalloutResult::from(result);
+            // However a later Envoy says that it failed: no answer came.
+            let result = HttpCalloutResult::from_raw(result).unwrap_or(HttpCalloutResult::Reset);
             let headers = (!headers.is_null()).then(|| buffer::headers(headers, headers_size));
             let chunks = (!chunks.is_null()).then(|| buffer::buffers(chunks, chunks_size));
             config.on_http_callout_done(envoy, callout_id, result, headers.as_deref(), chunks.as_deref());
@@ -97,9 +117,17 @@ pub mod exported {
     }
 
     extension_hooks! {
-        envoy_dynamic_module_on_bootstrap_extension_server_initialized = on_server_initialized;
-        envoy_dynamic_module_on_bootstrap_extension_worker_thread_initialized = on_worker_thread_initialized;
-        envoy_dynamic_module_on_bootstrap_extension_drain_started = on_drain_started;
+        envoy_dynamic_module_on_bootstrap_extension_server_initialized = ServerInitialized;
+        envoy_dynamic_module_on_bootstrap_extension_worker_thread_initialized = WorkerThreadInitialized;
+        envoy_dynamic_module_on_bootstrap_extension_drain_started = DrainStarted;
+    }
+
+    unused_hooks! {
+        envoy_dynamic_module_on_bootstrap_extension_file_changed(_path: EB, _events: u32);
+        envoy_dynamic_module_on_bootstrap_extension_cluster_add_or_update(_name: EB);
+        envoy_dynamic_module_on_bootstrap_extension_cluster_removal(_name: EB);
+        envoy_dynamic_module_on_bootstrap_extension_listener_add_or_update(_name: EB);
+        envoy_dynamic_module_on_bootstrap_extension_listener_removal(_name: EB);
     }
 
     /// Answers an admin request; 500 after a panic.
@@ -118,10 +146,10 @@ pub mod exported {
             // SAFETY: made by `config_new` and still alive; buffers live as long as the hook.
             let (config, method, path, body) = unsafe {
                 (
-                    config_module.cast::<Config>().as_ref(),
+                    config::get::<Config>(config_module),
                     EnvoyBuffer::from_raw(method).to_str_lossy(),
                     EnvoyBuffer::from_raw(path).to_str_lossy(),
-                    EnvoyBuffer::from_raw(body).as_slice(),
+                    EnvoyBuffer::from_raw(body).bytes(),
                 )
             };
             let envoy = &mut EnvoyBootstrapExtensionConfigImpl::new(config_envoy);
@@ -143,18 +171,11 @@ pub mod exported {
         name: EB,
         config: EB,
     ) -> *const c_void {
-        guard("bootstrap_extension_config_new", || {
-            // SAFETY: Envoy's buffers live as long as the hook.
-            let (name, config) = unsafe { (EnvoyBuffer::from_raw(name), EnvoyBuffer::from_raw(config)) };
-            let Some(make) = factories().bootstrap else {
-                crate::envoy_log_error!("this module has no bootstrap extension");
-                return None;
-            };
-            let mut envoy = EnvoyBootstrapExtensionConfigImpl::new(config_envoy);
-            make(&mut envoy, &name.to_str_lossy(), config.as_slice())
-        })
-        .flatten()
-        .map_or(ptr::null(), |config: Config| Box::into_raw(Box::new(config)).cast_const().cast())
+        let make = |name: &str, config: &[u8]| -> Option<Config> {
+            FACTORY.get("bootstrap extension")?(&mut EnvoyBootstrapExtensionConfigImpl::new(config_envoy), name, config)
+        };
+        // SAFETY: Envoy's promise.
+        unsafe { config::create("bootstrap_extension_config_new", name, config, make) }
     }
 
     /// Frees the configuration object.
@@ -163,11 +184,8 @@ pub mod exported {
     /// Called by Envoy, once per object.
     #[unsafe(no_mangle)]
     pub unsafe extern "C" fn envoy_dynamic_module_on_bootstrap_extension_config_destroy(config_module: *const c_void) {
-        if !config_module.is_null() {
-            // SAFETY: made by `config_new`; Envoy gives it up.
-            let config = unsafe { Box::from_raw(config_module.cast_mut().cast::<Config>()) };
-            drop_guarded("bootstrap_extension_config_destroy", config);
-        }
+        // SAFETY: Envoy's promise.
+        unsafe { config::destroy::<Config>("bootstrap_extension_config_destroy", config_module) };
     }
 
     /// Makes the extension; an inert one after a panic.
@@ -181,7 +199,7 @@ pub mod exported {
     ) -> *const c_void {
         ExtensionSlot::create("bootstrap_extension_new", extension_envoy, |handle| {
             // SAFETY: made by `config_new` and still alive.
-            let config = unsafe { config_module.cast::<Config>().as_ref() }?;
+            let config = unsafe { config::get::<Config>(config_module) }?;
             Some(config.new_bootstrap_extension(&mut EnvoyBootstrapExtensionImpl::new(handle)))
         })
     }

@@ -5,6 +5,7 @@
 
 mod completion;
 mod envoy;
+mod extension;
 mod hooks;
 #[cfg(test)]
 mod tests;
@@ -12,95 +13,7 @@ mod timer;
 
 pub use completion::CompletionCallback;
 pub use envoy::{EnvoyBootstrapExtension, EnvoyBootstrapExtensionConfig};
+pub use extension::{BootstrapExtension, BootstrapExtensionConfig, NewBootstrapExtensionConfigFunction};
+pub(crate) use hooks::FACTORY;
 pub use hooks::exported;
 pub use timer::EnvoyBootstrapExtensionTimer;
-
-use crate::EnvoyBuffer;
-use crate::abi::envoy_dynamic_module_type_http_callout_result as HttpCalloutResult;
-
-/// File watcher event: a file was moved to the watched path.
-pub const FILE_WATCHER_EVENT_MOVED_TO: u32 = 1;
-/// File watcher event: the file's content was changed.
-pub const FILE_WATCHER_EVENT_MODIFIED: u32 = 2;
-
-/// Makes the configuration object; main thread; `None` rejects the configuration (log why first).
-pub type NewBootstrapExtensionConfigFunction =
-    fn(&mut dyn EnvoyBootstrapExtensionConfig, &str, &[u8]) -> Option<Box<dyn BootstrapExtensionConfig>>;
-
-/// The extension's configuration: makes the extension, and receives timers, call-outs, admin
-/// requests and life-cycle events. All hooks run on the main thread.
-#[allow(unused_variables, reason = "the names document what an implementation receives")]
-pub trait BootstrapExtensionConfig: Send + Sync {
-    /// Makes the extension.
-    fn new_bootstrap_extension(&self, envoy_extension: &mut dyn EnvoyBootstrapExtension)
-    -> Box<dyn BootstrapExtension>;
-
-    /// A commit of the configuration's scheduler arrived.
-    fn on_scheduled(&self, envoy_extension_config: &mut dyn EnvoyBootstrapExtensionConfig, event_id: u64) {}
-    /// A call-out ended; headers and body are `None` unless it succeeded. May run inside
-    /// `send_http_callout`, if the request fails at once.
-    fn on_http_callout_done(
-        &self,
-        envoy_extension_config: &mut dyn EnvoyBootstrapExtensionConfig,
-        callout_id: u64,
-        result: HttpCalloutResult,
-        response_headers: Option<&[(EnvoyBuffer, EnvoyBuffer)]>,
-        response_body: Option<&[EnvoyBuffer]>,
-    ) {
-    }
-    /// A timer fired; `timer` refers to it and may arm it again.
-    fn on_timer_fired(
-        &self,
-        envoy_extension_config: &mut dyn EnvoyBootstrapExtensionConfig,
-        timer: &dyn EnvoyBootstrapExtensionTimer,
-    ) {
-    }
-    /// A watched file changed; `events` is a mask of `FILE_WATCHER_EVENT_*`.
-    fn on_file_changed(&self, envoy_extension_config: &mut dyn EnvoyBootstrapExtensionConfig, path: &str, events: u32) {
-    }
-    /// A request to the admin handler; answers with HTTP status and body.
-    fn on_admin_request(
-        &self,
-        envoy_extension_config: &mut dyn EnvoyBootstrapExtensionConfig,
-        method: &str,
-        path: &str,
-        body: &[u8],
-    ) -> (u32, String) {
-        (404, String::new())
-    }
-    /// A cluster was added or changed.
-    fn on_cluster_add_or_update(
-        &self,
-        envoy_extension_config: &mut dyn EnvoyBootstrapExtensionConfig,
-        cluster_name: &str,
-    ) {
-    }
-    /// A cluster was removed.
-    fn on_cluster_removal(&self, envoy_extension_config: &mut dyn EnvoyBootstrapExtensionConfig, cluster_name: &str) {}
-    /// A listener was added or changed.
-    fn on_listener_add_or_update(
-        &self,
-        envoy_extension_config: &mut dyn EnvoyBootstrapExtensionConfig,
-        listener_name: &str,
-    ) {
-    }
-    /// A listener was removed.
-    fn on_listener_removal(&self, envoy_extension_config: &mut dyn EnvoyBootstrapExtensionConfig, listener_name: &str) {
-    }
-}
-
-/// The extension: the server's life.
-#[allow(unused_variables, reason = "the names document what an implementation receives")]
-pub trait BootstrapExtension: Send + Sync {
-    /// The server is ready to serve its configuration; not in `--mode validate`.
-    fn on_server_initialized(&mut self, envoy_extension: &mut dyn EnvoyBootstrapExtension) {}
-    /// Measured: one call, on the main thread, before `on_server_initialized`. A call on another
-    /// thread while another hook runs would be left out.
-    fn on_worker_thread_initialized(&mut self, envoy_extension: &mut dyn EnvoyBootstrapExtension) {}
-    /// Draining began.
-    fn on_drain_started(&mut self, envoy_extension: &mut dyn EnvoyBootstrapExtension) {}
-    /// The server ends, once `completion` is done; dropping it does that too.
-    fn on_shutdown(&mut self, envoy_extension: &mut dyn EnvoyBootstrapExtension, completion: CompletionCallback) {
-        completion.done();
-    }
-}

@@ -7,10 +7,11 @@ use std::ffi::c_void;
 use std::ptr;
 
 use super::exported::*;
+use super::timer::Timer;
 use super::*;
-use crate::EnvoyBootstrapExtensionConfigScheduler;
 use crate::abi::envoy_dynamic_module_type_envoy_buffer as EB;
-use crate::testing::{Factories, buffer, fake_callbacks, install, install_factories, with_fake};
+use crate::scheduler::EnvoyBootstrapExtensionConfigScheduler;
+use crate::testing::{buffer, fake_callbacks, install, with_fake};
 
 thread_local! {
     static COMPLETIONS: Cell<u32> = const { Cell::new(0) };
@@ -70,16 +71,6 @@ impl BootstrapExtensionConfig for Config {
 }
 
 impl BootstrapExtension for Extension {
-    fn on_server_initialized(&mut self, envoy: &mut dyn EnvoyBootstrapExtension) {
-        let mut seen = 0;
-        envoy.iterate_gauges(&mut |_name, _value| {
-            seen += 1;
-            seen < 2
-        });
-        with_fake(|fake| fake.admin_body = format!("seen {seen}"));
-        envoy.iterate_gauges(&mut |_name, _value| panic!("in a visitor"));
-    }
-
     fn on_shutdown(&mut self, _envoy: &mut dyn EnvoyBootstrapExtension, completion: CompletionCallback) {
         match self.0 {
             Shutdown::Done => completion.done(),
@@ -96,7 +87,7 @@ unsafe extern "C" fn complete(context: *mut c_void) {
 
 fn extension(bytes: &[u8]) -> (*const c_void, *const c_void) {
     install(fake_callbacks());
-    install_factories(Factories { bootstrap: Some(new_config), ..Factories::default() });
+    FACTORY.set_for_thread(Some(new_config));
     // SAFETY: the buffers outlive the hooks.
     unsafe {
         let config = envoy_dynamic_module_on_bootstrap_extension_config_new(ENVOY, EB::EMPTY, buffer(bytes));
@@ -166,12 +157,31 @@ fn an_admin_request_is_answered_even_after_a_panic() {
 }
 
 #[test]
-fn a_visitor_that_stops_is_left_alone_even_if_envoy_goes_on() {
-    let (_, extension) = extension(b"");
-    with_fake(|fake| fake.gauges.extend(["a", "b", "c", "d"].map(|name| (name.to_owned(), 1))));
-    let before = crate::panics_caught();
-    // SAFETY: alive.
-    unsafe { envoy_dynamic_module_on_bootstrap_extension_server_initialized(ENVOY, extension) };
-    assert_eq!(with_fake(|fake| fake.admin_body.clone()), "seen 2");
-    assert!(crate::panics_caught() > before, "a visitor's panic must surface in the hook, not in Envoy");
+fn a_timer_works_on_its_own_thread_only() {
+    install(fake_callbacks());
+    let timer = Timer::create(ENVOY);
+    timer.enable(std::time::Duration::from_millis(7));
+    let timer = std::thread::spawn(move || {
+        install(fake_callbacks());
+        timer.enable(std::time::Duration::from_millis(8));
+        timer.disable();
+        assert!(!timer.enabled());
+        with_fake(|fake| {
+            assert!(fake.armed.is_empty(), "Envoy's dispatcher was entered from a foreign thread");
+            assert_eq!(fake.log.len(), 3, "a misuse must be said");
+        });
+        timer
+    });
+    let timer = timer.join().unwrap();
+    assert_eq!(with_fake(|fake| fake.armed.clone()), [7]);
+    std::thread::spawn(move || {
+        install(fake_callbacks());
+        drop(timer);
+        let log = with_fake(|fake| fake.log.clone());
+        assert!(log.iter().all(|(level, _)| *level < 5), "Envoy's timer was deleted on a foreign thread: {log:?}");
+        assert_eq!(log.len(), 1);
+    })
+    .join()
+    .unwrap();
+    assert_eq!(with_fake(|fake| fake.live_handles.len()), 1, "a foreign drop leaks, it does not delete");
 }

@@ -1,12 +1,14 @@
 //! Timers of the main thread's dispatcher.
 
 use std::ffi::c_void;
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use crate::abi::{callbacks, envoy};
 
-/// A timer. It is to be used and dropped on the main thread only; hold it in the configuration
-/// object, whose hooks and drop run there.
+/// A timer. It works on the thread that made it, the main thread: elsewhere its methods change
+/// nothing and say so in the log, and a drop leaks the timer, since Envoy allows none of it there.
+/// Hold it in the configuration object, whose hooks and drop run on the main thread.
 pub trait EnvoyBootstrapExtensionTimer: Send + Sync {
     /// Which timer this is, among those of the extension.
     fn id(&self) -> usize;
@@ -22,10 +24,10 @@ pub trait EnvoyBootstrapExtensionTimer: Send + Sync {
 pub(crate) struct Timer {
     raw: *mut c_void,
     owned: bool,
+    thread: ThreadId,
 }
 
-// SAFETY: the trait's documentation binds users to the main thread; `Send` is needed since the
-// objects that hold timers are.
+// SAFETY: Envoy is asked only on the thread that made the timer (`usable`); the rest is plain data.
 unsafe impl Send for Timer {}
 // SAFETY: as above.
 unsafe impl Sync for Timer {}
@@ -37,12 +39,24 @@ impl Timer {
             Some(new) if !config.is_null() => unsafe { new(config) },
             _ => std::ptr::null_mut(),
         };
-        Self { raw, owned: true }
+        Self { raw, owned: true, thread: thread::current().id() }
     }
 
     /// A reference to the timer that fired.
     pub(crate) fn borrowed(raw: *mut c_void) -> Self {
-        Self { raw, owned: false }
+        Self { raw, owned: false, thread: thread::current().id() }
+    }
+
+    /// Whether Envoy may be asked here.
+    fn usable(&self, what: &str) -> bool {
+        if self.raw.is_null() {
+            return false;
+        }
+        let here = thread::current().id() == self.thread;
+        if !here {
+            crate::envoy_log_error!("a timer was {what} on another thread than its own, which has no effect");
+        }
+        here
     }
 }
 
@@ -51,24 +65,24 @@ impl EnvoyBootstrapExtensionTimer for Timer {
         self.raw.addr()
     }
     fn enable(&self, delay: Duration) {
-        if !self.raw.is_null() {
+        if self.usable("armed") {
             let milliseconds = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
             envoy!(bootstrap_extension_timer_enable(self.raw, milliseconds) or ());
         }
     }
     fn disable(&self) {
-        if !self.raw.is_null() {
+        if self.usable("disarmed") {
             envoy!(bootstrap_extension_timer_disable(self.raw) or ());
         }
     }
     fn enabled(&self) -> bool {
-        !self.raw.is_null() && envoy!(bootstrap_extension_timer_enabled(self.raw) or false)
+        self.usable("read") && envoy!(bootstrap_extension_timer_enabled(self.raw) or false)
     }
 }
 
 impl Drop for Timer {
     fn drop(&mut self) {
-        if self.owned && !self.raw.is_null() {
+        if self.owned && self.usable("dropped") {
             envoy!(bootstrap_extension_timer_delete(self.raw) or ());
         }
     }

@@ -9,7 +9,6 @@ mod tests;
 
 use std::borrow::Cow;
 use std::ffi::c_void;
-use std::ptr;
 use std::time::Duration;
 
 use crate::abi::{
@@ -17,8 +16,9 @@ use crate::abi::{
     envoy_dynamic_module_type_envoy_buffer as EB,
 };
 use crate::buffer::{EnvoyBuffer, buffers, slice_or_empty};
-use crate::guard::{drop_guarded, guard};
-use crate::init::factories;
+use crate::config;
+use crate::factory::Factory;
+use crate::guard::guard;
 
 /// Makes the configuration object; main thread; `None` rejects the configuration (log why first).
 pub type NewConfigValidatorConfigFunction = fn(&str, &[u8]) -> Option<Box<dyn ConfigValidatorConfig>>;
@@ -38,11 +38,9 @@ pub struct ConfigValidatorResource<'a> {
     pub resource: Option<&'a [u8]>,
 }
 
-/// What a validator may ask during one update.
+/// The update in progress. What the official crate's has to ask is not in the subset.
 #[derive(Debug)]
-pub struct ConfigValidatorContext {
-    raw: *mut c_void,
-}
+pub struct ConfigValidatorContext(());
 
 /// A validator. Both hooks run on the main thread, before any watcher sees the update; an `Err`
 /// rejects the whole response with that message.
@@ -73,17 +71,8 @@ pub trait ConfigValidatorConfig: Send + Sync {
 
 type Config = Box<dyn ConfigValidatorConfig>;
 
-// === impl ConfigValidatorContext ===
-
-impl ConfigValidatorContext {
-    /// Clusters that xDS had added before this update.
-    pub fn dynamic_cluster_count(&self) -> u64 {
-        if self.raw.is_null() {
-            return 0;
-        }
-        envoy!(config_validator_get_dynamic_cluster_count(self.raw) or 0)
-    }
-}
+/// The user's constructor of validators.
+pub(crate) static FACTORY: Factory<NewConfigValidatorConfigFunction> = Factory::new();
 
 // === free functions ===
 
@@ -98,7 +87,7 @@ unsafe fn resources<'a>(start: *const RawResource, count: usize) -> Vec<ConfigVa
                 version: EnvoyBuffer::from_raw(raw.version).to_str_lossy(),
                 aliases: texts(raw.aliases, raw.aliases_count),
                 ttl: raw.has_ttl.then(|| Duration::from_millis(raw.ttl_milliseconds)),
-                resource: raw.has_resource.then(|| EnvoyBuffer::from_raw(raw.serialized_resource).as_slice()),
+                resource: raw.has_resource.then(|| EnvoyBuffer::from_raw(raw.serialized_resource).bytes()),
             }
         }
     };
@@ -110,7 +99,7 @@ unsafe fn resources<'a>(start: *const RawResource, count: usize) -> Vec<ConfigVa
 /// As for [`resources`].
 unsafe fn texts<'a>(start: *const EB, count: usize) -> Vec<Cow<'a, str>> {
     // SAFETY: the caller's promise.
-    unsafe { buffers(start, count) }.iter().map(EnvoyBuffer::to_str_lossy).collect()
+    unsafe { buffers(start, count) }.into_iter().map(EnvoyBuffer::to_str_lossy).collect()
 }
 
 /// Runs one validation; `true` unless the validator says `Err`.
@@ -125,8 +114,8 @@ unsafe fn verdict(
 ) -> bool {
     let outcome = guard(hook, || {
         // SAFETY: the caller's promise.
-        let config = unsafe { config.cast::<Config>().as_ref() };
-        config.map_or(Ok(()), |config| validate(config.as_ref(), &ConfigValidatorContext { raw: context }))
+        let config = unsafe { config::get::<Config>(config) };
+        config.map_or(Ok(()), |config| validate(config.as_ref(), &ConfigValidatorContext(())))
     });
     let Some(Err(reason)) = outcome else {
         return true;
@@ -151,17 +140,9 @@ pub mod exported {
         name: EB,
         config: EB,
     ) -> *const c_void {
-        guard("config_validator_config_new", || {
-            // SAFETY: Envoy's buffers live as long as the hook.
-            let (name, config) = unsafe { (EnvoyBuffer::from_raw(name), EnvoyBuffer::from_raw(config)) };
-            let Some(make) = factories().config_validator else {
-                crate::envoy_log_error!("this module has no config validator");
-                return None;
-            };
-            make(&name.to_str_lossy(), config.as_slice())
-        })
-        .flatten()
-        .map_or(ptr::null(), |config: Config| Box::into_raw(Box::new(config)).cast_const().cast())
+        let make = |name: &str, config: &[u8]| -> Option<Config> { FACTORY.get("config validator")?(name, config) };
+        // SAFETY: Envoy's promise.
+        unsafe { config::create("config_validator_config_new", name, config, make) }
     }
 
     /// Frees a configuration object.
@@ -170,11 +151,8 @@ pub mod exported {
     /// Called by Envoy, once per object.
     #[unsafe(no_mangle)]
     pub unsafe extern "C" fn envoy_dynamic_module_on_config_validator_config_destroy(config_module: *const c_void) {
-        if !config_module.is_null() {
-            // SAFETY: made by `config_new`; Envoy gives it up.
-            let config = unsafe { Box::from_raw(config_module.cast_mut().cast::<Config>()) };
-            drop_guarded("config_validator_config_destroy", config);
-        }
+        // SAFETY: Envoy's promise.
+        unsafe { config::destroy::<Config>("config_validator_config_destroy", config_module) };
     }
 
     /// A SotW update.

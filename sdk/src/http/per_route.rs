@@ -3,11 +3,14 @@
 //! Envoy gives a filter whatever configuration its route holds under the filter's name, also one that
 //! another module made. So a token is looked up, never followed.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
-use super::HttpPerRouteConfig;
+/// Per-route configuration. It is made on the main thread, read by every worker and dropped on any,
+/// hence `Send + Sync` (the official crate asks for `dyn Any` only).
+pub type HttpPerRouteConfig = dyn Any + Send + Sync;
 
 static LIVE: LazyLock<RwLock<HashMap<usize, Arc<HttpPerRouteConfig>>>> = LazyLock::new(RwLock::default);
 

@@ -9,10 +9,17 @@ use std::sync::Arc;
 
 use super::exported::*;
 use super::*;
-use crate::abi::envoy_dynamic_module_type_envoy_buffer as EB;
-use crate::panics_caught;
+use crate::abi::{
+    envoy_dynamic_module_type_envoy_buffer as EB,
+    envoy_dynamic_module_type_http_filter_stream_reset_reason as StreamResetReason,
+    envoy_dynamic_module_type_on_http_filter_local_reply_status as LocalReplyStatus,
+    envoy_dynamic_module_type_on_http_filter_request_headers_status as RequestHeadersStatus,
+    envoy_dynamic_module_type_on_http_filter_response_headers_status as ResponseHeadersStatus,
+};
+use crate::buffer::EnvoyBuffer;
+use crate::guard::panics_caught;
 use crate::scheduler::EnvoyHttpFilterScheduler;
-use crate::testing::{Factories, buffer, fake_callbacks, install, install_factories, with_fake};
+use crate::testing::{buffer, fake_callbacks, install, with_fake};
 
 thread_local! {
     static FILTER: Cell<*const c_void> = const { Cell::new(ptr::null()) };
@@ -21,10 +28,14 @@ thread_local! {
     static ROUTE: Cell<*const c_void> = const { Cell::new(ptr::null()) };
     static HELD: RefCell<Option<Arc<HttpPerRouteConfig>>> = const { RefCell::new(None) };
     static SEEN_AFTER_DESTROY: Cell<bool> = const { Cell::new(false) };
+    static COMPLETIONS: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
 }
 
 const ENVOY: *mut c_void = ptr::without_provenance_mut(64);
 const REQUEST: u32 = 0;
+const RESPOND: u64 = 1;
+const RESET: u64 = 2;
+const PANIC: u64 = 3;
 
 struct Config;
 struct Filter;
@@ -37,13 +48,9 @@ fn new_config<EC: EnvoyHttpFilterConfig, EHF: EnvoyHttpFilter>(
     match config {
         b"panic" => panic!("in the constructor"),
         b"reject" => return None,
-        b"count" => {
-            let id = envoy.define_counter("configs").unwrap();
-            let counted = envoy.increment_counter(id, 2).is_ok();
-            with_fake(|fake| fake.gauges.insert("counted".into(), u64::from(counted)));
-        }
         _ => {}
     }
+    assert!(envoy.define_counter("requests").is_ok());
     Some(Box::new(Config))
 }
 
@@ -82,11 +89,34 @@ impl<EHF: EnvoyHttpFilter> HttpFilter<EHF> for Filter {
             }
             b"connection" => {
                 let id = envoy.get_upstream_connection_id();
-                envoy.set_dynamic_metadata_string("t", "id", &format!("{id:?}"));
+                envoy.set_dynamic_metadata_string("t", "id", &id.to_string());
                 RequestHeadersStatus::Continue
             }
+            b"remove" => {
+                assert!(envoy.set_request_header("x-kept", b"") && envoy.remove_request_header("x-do"));
+                RequestHeadersStatus::Continue
+            }
+            b"" => RequestHeadersStatus::Continue,
             _ => RequestHeadersStatus::StopAllIterationAndBuffer,
         }
+    }
+
+    fn on_response_headers(&mut self, _envoy: &mut EHF, _end: bool) -> ResponseHeadersStatus {
+        ResponseHeadersStatus::StopAllIterationAndBuffer
+    }
+
+    fn on_scheduled(&mut self, envoy: &mut EHF, event_id: u64) {
+        match event_id {
+            RESPOND => envoy.send_response(418, &[], None, None),
+            RESET => envoy.reset_stream(StreamResetReason::LocalReset, "over"),
+            _ => panic!("in on_scheduled"),
+        }
+        COMPLETIONS.with_borrow_mut(|seen| seen.push("scheduled"));
+    }
+
+    fn on_stream_complete(&mut self, envoy: &mut EHF) {
+        let told = envoy.get_request_header_value("x-do").is_some();
+        COMPLETIONS.with_borrow_mut(|seen| seen.push(if told { "complete" } else { "complete, destroyed" }));
     }
 
     fn on_local_reply(
@@ -99,18 +129,6 @@ impl<EHF: EnvoyHttpFilter> HttpFilter<EHF> for Filter {
         LOCAL_REPLIES.set(LOCAL_REPLIES.get() + 1);
         LocalReplyStatus::ContinueAndResetStream
     }
-
-    fn on_http_callout_done(
-        &mut self,
-        envoy: &mut EHF,
-        _id: u64,
-        result: HttpCalloutResult,
-        headers: Option<&[(EnvoyBuffer, EnvoyBuffer)]>,
-        body: Option<&[EnvoyBuffer]>,
-    ) {
-        let text = format!("{result:?} {} {}", headers.is_some(), body.is_some());
-        envoy.set_dynamic_metadata_string("t", "callout", &text);
-    }
 }
 
 impl Drop for Filter {
@@ -121,7 +139,7 @@ impl Drop for Filter {
 
 fn setup() {
     install(fake_callbacks());
-    install_factories(Factories { http: Some(new_config), ..Factories::default() });
+    FACTORY.set_for_thread(Some(new_config));
 }
 
 fn config(bytes: &[u8]) -> *const c_void {
@@ -158,7 +176,7 @@ fn a_refused_or_panicking_constructor_rejects_the_configuration() {
     assert!(config(b"panic").is_null(), "a panic while loading must reject the configuration");
     assert!(panics_caught() > before);
     assert!(!config(b"").is_null());
-    install_factories(Factories::default());
+    FACTORY.set_for_thread(None);
     assert!(config(b"").is_null(), "an extension point without a constructor must refuse");
 }
 
@@ -239,35 +257,92 @@ fn a_scheduler_is_deleted_exactly_once() {
 }
 
 #[test]
-fn a_callback_of_a_later_envoy_is_none_on_an_earlier_one() {
+fn a_callback_of_a_later_envoy_is_unanswered_on_an_earlier_one() {
     let key = (b"t".to_vec(), b"id".to_vec());
     with_fake(|fake| fake.upstream_connection_id = 42);
     request(b"connection");
-    assert_eq!(with_fake(|fake| fake.metadata.remove(&key)), Some(b"Some(42)".to_vec()));
+    assert_eq!(with_fake(|fake| fake.metadata.remove(&key)), Some(b"42".to_vec()));
 
     let (filter, _) = request(b"");
-    install(crate::abi::Callbacks {
-        http_get_upstream_connection_id: None,
-        http_filter_config_increment_counter: None,
-        ..fake_callbacks()
-    });
+    install(crate::abi::Callbacks { http_get_upstream_connection_id: None, ..fake_callbacks() });
     with_fake(|fake| fake.headers.insert((REQUEST, b"x-do".to_vec()), b"connection".to_vec()));
     // SAFETY: alive.
     unsafe { envoy_dynamic_module_on_http_filter_request_headers(ENVOY, filter, true) };
-    assert_eq!(with_fake(|fake| fake.metadata.remove(&key)), Some(b"None".to_vec()));
-    assert!(!config(b"count").is_null());
-    assert_eq!(with_fake(|fake| fake.gauges.get("counted").copied()), Some(0), "1.38 has no config-level counters");
+    assert_eq!(with_fake(|fake| fake.metadata.remove(&key)), Some(b"0".to_vec()));
 }
 
 #[test]
-fn null_arrays_and_unknown_results_reach_a_callout_as_none() {
-    let (filter, _) = request(b"");
-    // SAFETY: null arrays are what Envoy passes for a failed call-out.
-    unsafe {
-        envoy_dynamic_module_on_http_filter_http_callout_done(ENVOY, filter, 1, 99, ptr::null(), 7, ptr::null(), 7);
+fn a_header_is_removed_by_a_null_pointer_and_emptied_by_an_empty_value() {
+    with_fake(|fake| fake.headers.insert((REQUEST, b"x-kept".to_vec()), b"1".to_vec()));
+    request(b"remove");
+    with_fake(|fake| {
+        assert!(!fake.headers.contains_key(&(REQUEST, b"x-do".to_vec())), "Envoy after 1.40 would keep this header");
+        assert_eq!(fake.headers.get(&(REQUEST, b"x-kept".to_vec())), Some(&Vec::new()));
+    });
+}
+
+/// Envoy's end of a stream inside a hook of its filter: up to 1.39 it destroys the filter there too.
+fn stream_ends() {
+    // SAFETY: alive.
+    unsafe { envoy_dynamic_module_on_http_filter_stream_complete(ENVOY, FILTER.get()) };
+}
+
+fn stream_ends_and_is_destroyed() {
+    stream_ends();
+    // SAFETY: alive; Envoy uses it no more.
+    unsafe { envoy_dynamic_module_on_http_filter_destroy(FILTER.get()) };
+}
+
+#[test]
+fn a_stream_that_ends_inside_its_filters_hook_is_complete_afterwards() {
+    for event in [RESPOND, RESET] {
+        let (filter, _) = request(b"hold");
+        with_fake(|fake| fake.during_send_response = Some(stream_ends));
+        // SAFETY: alive.
+        unsafe { envoy_dynamic_module_on_http_filter_scheduled(ENVOY, filter, event) };
+        assert_eq!(COMPLETIONS.take(), ["scheduled", "complete"], "the end of the stream was lost, or came twice");
+        // SAFETY: alive.
+        unsafe { envoy_dynamic_module_on_http_filter_destroy(filter) };
     }
-    let seen = with_fake(|fake| fake.metadata.remove(&(b"t".to_vec(), b"callout".to_vec())));
-    assert_eq!(seen, Some(b"Unknown(99) false false".to_vec()));
+    assert_eq!((COMPLETIONS.take().len(), DROPS.get()), (0, 2));
+}
+
+#[test]
+fn a_stream_that_is_destroyed_inside_its_filters_hook_is_complete_before_the_drop() {
+    let (filter, _) = request(b"hold");
+    with_fake(|fake| fake.during_send_response = Some(stream_ends_and_is_destroyed));
+    // SAFETY: alive.
+    unsafe { envoy_dynamic_module_on_http_filter_scheduled(ENVOY, filter, RESPOND) };
+    assert_eq!(COMPLETIONS.take(), ["scheduled", "complete, destroyed"]);
+    assert_eq!(DROPS.get(), 1, "the deferred drop must happen, once");
+}
+
+#[test]
+fn after_a_panic_a_stream_that_was_held_goes_on() {
+    let (filter, status) = request(b"hold");
+    assert_eq!(status, 3);
+    // SAFETY: alive.
+    unsafe {
+        assert_eq!(envoy_dynamic_module_on_http_filter_response_headers(ENVOY, filter, false), 3);
+        envoy_dynamic_module_on_http_filter_scheduled(ENVOY, filter, PANIC);
+    }
+    let continued = || with_fake(|fake| std::mem::take(&mut fake.continued));
+    assert_eq!(continued(), ["request", "response"], "the stream waits for a filter that runs no more");
+    let (filter, _) = request(b"");
+    // SAFETY: alive.
+    unsafe { envoy_dynamic_module_on_http_filter_scheduled(ENVOY, filter, PANIC) };
+    assert!(continued().is_empty(), "what was never held must not be continued");
+}
+
+#[test]
+fn after_a_panic_a_stream_that_ends_is_not_continued() {
+    let (filter, _) = request(b"hold");
+    // SAFETY: alive.
+    unsafe {
+        envoy_dynamic_module_on_http_filter_local_reply(ENVOY, filter, 503, EB::EMPTY, false);
+        envoy_dynamic_module_on_http_filter_scheduled(ENVOY, filter, PANIC);
+    }
+    assert!(with_fake(|fake| fake.continued.is_empty()), "the reply is on its way: nothing is to be resumed");
 }
 
 #[test]
@@ -277,10 +352,7 @@ fn per_route_configuration_outlives_envoys_reference() {
     }
     let (filter, _) = request(b"");
     install(crate::abi::Callbacks { get_most_specific_route_config: Some(route_config), ..fake_callbacks() });
-    install_factories(Factories {
-        http_per_route: Some(|_, config| (config != b"reject").then(|| Box::new(config.to_vec()) as _)),
-        ..Factories::default()
-    });
+    PER_ROUTE_FACTORY.set_for_thread(Some(|_, config| (config != b"reject").then(|| Box::new(config.to_vec()) as _)));
     with_fake(|fake| fake.headers.insert((REQUEST, b"x-do".to_vec()), b"route".to_vec()));
     let held = |filter| {
         // SAFETY: alive.

@@ -3,23 +3,21 @@
 use std::ffi::c_void;
 
 use crate::abi::{ask, envoy_dynamic_module_type_metrics_result as MetricsResult};
-use crate::metrics::{
-    ABSENT, EnvoyCounterId, EnvoyGaugeId, EnvoyHistogramId, MetricResult, defined, metric_definitions, metric_updates,
-    outcome,
-};
-use crate::scheduler::{Detached, EnvoyNetworkFilterConfigScheduler, EnvoyNetworkFilterConfigSchedulerImpl};
+use crate::metrics::{ABSENT, EnvoyCounterId, EnvoyGaugeId, EnvoyHistogramId, MetricResult, defined};
 
 /// What a configuration may ask of Envoy while it loads. Main thread.
-///
-/// The methods that change a metric here, outside of any connection, need Envoy 1.39; before that they
-/// answer `MetricNotFound`.
 pub trait EnvoyNetworkFilterConfig {
-    metric_definitions!(trait plain);
-    metric_updates!(trait plain);
-
-    /// A scheduler whose events arrive at the configuration, on the main thread.
-    fn new_config_scheduler(&self) -> impl EnvoyNetworkFilterConfigScheduler + 'static {
-        Detached
+    /// Defines a counter; only while the configuration loads.
+    fn define_counter(&mut self, _name: &str) -> MetricResult<EnvoyCounterId> {
+        Err(MetricsResult::MetricNotFound)
+    }
+    /// Defines a gauge; only while the configuration loads.
+    fn define_gauge(&mut self, _name: &str) -> MetricResult<EnvoyGaugeId> {
+        Err(MetricsResult::MetricNotFound)
+    }
+    /// Defines a histogram; only while the configuration loads.
+    fn define_histogram(&mut self, _name: &str) -> MetricResult<EnvoyHistogramId> {
+        Err(MetricsResult::MetricNotFound)
     }
 }
 
@@ -39,18 +37,13 @@ impl EnvoyNetworkFilterConfigImpl {
 }
 
 impl EnvoyNetworkFilterConfig for EnvoyNetworkFilterConfigImpl {
-    metric_definitions!(impl plain
-        network_filter_config_define_counter
-        network_filter_config_define_gauge
-        network_filter_config_define_histogram);
-    metric_updates!(impl plain
-        network_filter_config_increment_counter
-        network_filter_config_increment_gauge
-        network_filter_config_decrement_gauge
-        network_filter_config_set_gauge
-        network_filter_config_record_histogram_value);
-
-    fn new_config_scheduler(&self) -> impl EnvoyNetworkFilterConfigScheduler + 'static {
-        EnvoyNetworkFilterConfigSchedulerImpl::new(self.raw)
+    fn define_counter(&mut self, name: &str) -> MetricResult<EnvoyCounterId> {
+        defined(EnvoyCounterId, |id| ask!(self, network_filter_config_define_counter(name.into(), id) or ABSENT))
+    }
+    fn define_gauge(&mut self, name: &str) -> MetricResult<EnvoyGaugeId> {
+        defined(EnvoyGaugeId, |id| ask!(self, network_filter_config_define_gauge(name.into(), id) or ABSENT))
+    }
+    fn define_histogram(&mut self, name: &str) -> MetricResult<EnvoyHistogramId> {
+        defined(EnvoyHistogramId, |id| ask!(self, network_filter_config_define_histogram(name.into(), id) or ABSENT))
     }
 }

@@ -2,47 +2,52 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::ffi::c_void;
 
 use crate::abi::{
-    Callbacks, Ptr, StatVisitor, envoy_dynamic_module_type_envoy_buffer as EB,
-    envoy_dynamic_module_type_module_buffer as MB, envoy_dynamic_module_type_module_http_header as MH,
+    Callbacks, Ptr, envoy_dynamic_module_type_envoy_buffer as EB, envoy_dynamic_module_type_module_buffer as MB,
+    envoy_dynamic_module_type_module_http_header as MH,
 };
 use crate::buffer::slice_or_empty;
 
 /// What the fake knows, and what the module did to it.
 #[derive(Default)]
-pub struct FakeEnvoy {
+pub(crate) struct FakeEnvoy {
     /// Headers of all kinds, by kind (`abi.h`'s number) and name.
-    pub headers: BTreeMap<(u32, Vec<u8>), Vec<u8>>,
+    pub(crate) headers: BTreeMap<(u32, Vec<u8>), Vec<u8>>,
     /// Log lines with their levels.
-    pub log: Vec<(u32, String)>,
+    pub(crate) log: Vec<(u32, String)>,
     /// Names of metrics; a metric's id is its index.
-    pub metrics: Vec<String>,
+    pub(crate) metrics: Vec<String>,
     /// Sums of what was added to counters, by id.
-    pub counters: BTreeMap<usize, u64>,
+    pub(crate) counters: BTreeMap<usize, u64>,
     /// Texts in dynamic metadata, by namespace and key.
-    pub metadata: BTreeMap<(Vec<u8>, Vec<u8>), Vec<u8>>,
+    pub(crate) metadata: BTreeMap<(Vec<u8>, Vec<u8>), Vec<u8>>,
     /// Gauges by full name.
-    pub gauges: BTreeMap<String, u64>,
+    pub(crate) gauges: BTreeMap<String, u64>,
     /// Schedulers and timers that exist; a double delete panics in the test.
-    pub live_handles: Vec<usize>,
+    pub(crate) live_handles: Vec<usize>,
     /// Handles ever made.
-    pub handles_made: usize,
+    pub(crate) handles_made: usize,
     /// Scheduler commits.
-    pub commits: Vec<u64>,
+    pub(crate) commits: Vec<u64>,
     /// Id that `get_upstream_connection_id` gives.
-    pub upstream_connection_id: u64,
+    pub(crate) upstream_connection_id: u64,
     /// Details of closes by the module.
-    pub closes: Vec<(u32, String)>,
+    pub(crate) closes: Vec<(u32, String)>,
+    /// Directions that the module let go on.
+    pub(crate) continued: Vec<&'static str>,
+    /// Milliseconds that timers were armed for.
+    pub(crate) armed: Vec<u64>,
     /// Statuses of the module's responses.
-    pub responses: Vec<u32>,
-    /// Runs inside `send_response`, as Envoy runs `local_reply` there.
-    pub during_send_response: Option<fn()>,
+    pub(crate) responses: Vec<u32>,
+    /// Runs inside `send_response` and `reset_stream`, as Envoy runs hooks there.
+    pub(crate) during_send_response: Option<fn()>,
+    /// Runs inside `close_with_details`, as Envoy raises the event there.
+    pub(crate) during_close: Option<fn()>,
     /// Body of the answer to an admin request.
-    pub admin_body: String,
+    pub(crate) admin_body: String,
     /// Why an update was rejected.
-    pub rejection: Option<String>,
+    pub(crate) rejection: Option<String>,
 }
 
 thread_local! {
@@ -50,12 +55,12 @@ thread_local! {
 }
 
 /// Gives access to this thread's fake. Not to be nested.
-pub fn with_fake<R>(body: impl FnOnce(&mut FakeEnvoy) -> R) -> R {
+pub(crate) fn with_fake<R>(body: impl FnOnce(&mut FakeEnvoy) -> R) -> R {
     FAKE.with_borrow_mut(body)
 }
 
 /// A buffer in Envoy's shape over the test's own bytes, which must outlive the hook.
-pub fn buffer(bytes: &[u8]) -> EB {
+pub(crate) fn buffer(bytes: &[u8]) -> EB {
     EB { ptr: bytes.as_ptr(), length: bytes.len() }
 }
 
@@ -95,12 +100,32 @@ unsafe extern "C" fn get_header(_: Ptr, kind: u32, key: MB, out: *mut EB, index:
     found.is_some() && index == 0
 }
 
+/// As Envoy after 1.40 does: only a null pointer removes.
 unsafe extern "C" fn set_header(_: Ptr, kind: u32, key: MB, value: MB) -> bool {
-    with_fake(|fake| match bytes(value) {
-        value if value.is_empty() => fake.headers.remove(&(kind, bytes(key))),
-        value => fake.headers.insert((kind, bytes(key)), value),
+    with_fake(|fake| {
+        if value.ptr.is_null() {
+            fake.headers.remove(&(kind, bytes(key)))
+        } else {
+            fake.headers.insert((kind, bytes(key)), bytes(value))
+        }
     });
     true
+}
+
+unsafe extern "C" fn continue_decoding(_: Ptr) {
+    with_fake(|fake| fake.continued.push("request"));
+}
+
+unsafe extern "C" fn continue_encoding(_: Ptr) {
+    with_fake(|fake| fake.continued.push("response"));
+}
+
+unsafe extern "C" fn continue_reading(_: Ptr) {
+    with_fake(|fake| fake.continued.push("reading"));
+}
+
+unsafe extern "C" fn timer_enable(_: Ptr, milliseconds: u64) {
+    with_fake(|fake| fake.armed.push(milliseconds));
 }
 
 unsafe extern "C" fn send_response(_: Ptr, status: u32, _: *const MH, _: usize, _: MB, _: MB) {
@@ -109,6 +134,12 @@ unsafe extern "C" fn send_response(_: Ptr, status: u32, _: *const MH, _: usize, 
         fake.during_send_response
     });
     if let Some(nested) = nested {
+        nested();
+    }
+}
+
+unsafe extern "C" fn reset_stream(_: Ptr, _: u32, _: MB) {
+    if let Some(nested) = with_fake(|fake| fake.during_send_response) {
         nested();
     }
 }
@@ -176,7 +207,13 @@ unsafe extern "C" fn connection_id(_: Ptr) -> u64 {
 }
 
 unsafe extern "C" fn close_with_details(_: Ptr, kind: u32, details: MB) {
-    with_fake(|fake| fake.closes.push((kind, text(details))));
+    let nested = with_fake(|fake| {
+        fake.closes.push((kind, text(details)));
+        fake.during_close
+    });
+    if let Some(nested) = nested {
+        nested();
+    }
 }
 
 unsafe extern "C" fn gauge_value(_: Ptr, name: MB, out: *mut u64) -> bool {
@@ -188,15 +225,6 @@ unsafe extern "C" fn gauge_value(_: Ptr, name: MB, out: *mut u64) -> bool {
     value.is_some()
 }
 
-/// As Envoy 1.38 does, this goes on after a "stop".
-unsafe extern "C" fn iterate(_: Ptr, visitor: StatVisitor, user: *mut c_void) {
-    let gauges = with_fake(|fake| fake.gauges.clone());
-    for (name, value) in gauges {
-        // SAFETY: the module's visitor and its own argument.
-        let _ = unsafe { visitor(buffer(name.as_bytes()), value, user) };
-    }
-}
-
 unsafe extern "C" fn admin_response(_: Ptr, body: MB) {
     with_fake(|fake| fake.admin_body = text(body));
 }
@@ -206,20 +234,22 @@ unsafe extern "C" fn reject(_: Ptr, message: MB) {
 }
 
 /// A table of these fakes; other callbacks are absent, and give their default answers.
-pub fn fake_callbacks() -> Callbacks {
+pub(crate) fn fake_callbacks() -> Callbacks {
     Callbacks {
         log: Some(log),
         log_enabled: Some(log_enabled),
         http_get_header: Some(get_header),
         http_set_header: Some(set_header),
         http_send_response: Some(send_response),
+        http_filter_reset_stream: Some(reset_stream),
+        http_filter_continue_decoding: Some(continue_decoding),
+        http_filter_continue_encoding: Some(continue_encoding),
+        network_filter_continue_reading: Some(continue_reading),
+        bootstrap_extension_timer_enable: Some(timer_enable),
         http_get_upstream_connection_id: Some(connection_id),
         http_set_dynamic_metadata_string: Some(set_metadata),
         http_filter_config_define_counter: Some(define),
-        http_filter_config_define_gauge: Some(define),
-        http_filter_config_define_histogram: Some(define),
         http_filter_increment_counter: Some(add),
-        http_filter_config_increment_counter: Some(add),
         http_filter_scheduler_new: Some(handle_new),
         http_filter_scheduler_commit: Some(commit),
         http_filter_scheduler_delete: Some(handle_delete),
@@ -239,7 +269,6 @@ pub fn fake_callbacks() -> Callbacks {
         bootstrap_extension_config_scheduler_commit: Some(commit),
         bootstrap_extension_config_scheduler_delete: Some(handle_delete),
         bootstrap_extension_get_gauge_value: Some(gauge_value),
-        bootstrap_extension_iterate_gauges: Some(iterate),
         bootstrap_extension_admin_set_response: Some(admin_response),
         config_validator_set_rejection_message: Some(reject),
         ..Callbacks::EMPTY

@@ -1,4 +1,4 @@
-//! What a worker keeps: one budget per policy, and when it last warned of it.
+//! The budgets of a worker: one per policy, and when it last warned of it.
 //!
 //! Budgets are keyed by the identity of a loaded policy, not by its content: a filter and a route that
 //! say the same have a budget each. Those of policies that are gone are dropped when a new one comes.
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn each_policy_has_a_budget_of_its_own() {
         let (first, second) = (loaded(), loaded());
-        first.budget(Duration::ZERO, Budget::grant);
+        let _ = first.budget(Duration::ZERO, |budget| budget.grant(Duration::ZERO));
         assert_eq!(first.budget(Duration::ZERO, |budget| budget.held()), 1);
         assert_eq!(second.budget(Duration::ZERO, |budget| budget.held()), 0);
     }
