@@ -2,7 +2,7 @@
 
 use std::{cell::RefCell, collections::BTreeMap, sync::atomic::AtomicUsize};
 
-use envoy_proxy_dynamic_modules_rust_sdk::{EnvoyBuffer, EnvoyCounterId, MetricResult};
+use envoy_proxy_dynamic_modules_rust_sdk::{EnvoyBuffer, EnvoyCounterId, extra::MetricResult};
 
 use super::*;
 use crate::endpoints::{CloseAfter, Cluster};
@@ -36,8 +36,8 @@ impl EnvoyNetworkFilter for Inner {
         ("10.244.1.7".to_owned(), 8080)
     }
 
-    fn get_upstream_connection_id(&self) -> Option<u64> {
-        self.outer
+    fn get_upstream_connection_id(&self) -> u64 {
+        self.outer.unwrap_or(0)
     }
 
     fn get_attribute_int(&self, id: Attribute) -> Option<i64> {
@@ -45,7 +45,7 @@ impl EnvoyNetworkFilter for Inner {
     }
 
     fn get_attribute_string(&self, _id: Attribute) -> Option<EnvoyBuffer<'_>> {
-        Some(EnvoyBuffer::from(self.reason.as_bytes()))
+        Some(EnvoyBuffer::new(self.reason.as_bytes()))
     }
 
     fn set_dynamic_metadata_string(&mut self, _namespace: &str, key: &str, value: &str) {
