@@ -59,6 +59,8 @@ struct Waiting {
     /// When to search for its connections next.
     next: Option<Instant>,
     found: u64,
+    /// Whether it was searched for.
+    searched: bool,
 }
 
 // === impl Settings ===
@@ -92,7 +94,7 @@ impl Plan {
                 self.waiting.pop_front();
                 self.given_up += 1;
             }
-            self.waiting.push_back(Waiting { pool, empty_since: None, next: None, found: 0 });
+            self.waiting.push_back(Waiting { pool, empty_since: None, next: None, found: 0, searched: false });
         }
     }
 
@@ -122,10 +124,12 @@ impl Plan {
             let Some((closed, since)) = due.0.get(&waiting.key()).zip(waiting.empty_since) else { return true };
             searched.closed += closed;
             waiting.found += closed;
+            waiting.searched = true;
             // The gaps double: what is not there at once comes up late, or never.
             let age = now.saturating_duration_since(since);
-            waiting.next = Some(now + age.max(Duration::from_millis(1)));
-            let goes_on = age < connecting;
+            waiting.next = Some((now + age.max(Duration::from_millis(1))).min(since + connecting));
+            // What was found once needs one more look, for a second connection.
+            let goes_on = age < connecting && !(waiting.found > 0 && *closed == 0);
             searched.not_found += u64::from(!goes_on && waiting.found == 0);
             goes_on
         });
@@ -143,10 +147,10 @@ impl Plan {
         self.waiting.iter().map(|waiting| &waiting.pool).filter(move |pool| pool.ip() == ip)
     }
 
-    /// Pools that carry nothing any more, and whose connections are still to be found and closed.
+    /// Pools that carry nothing any more, and whose connections were not searched for yet.
     #[must_use]
     pub fn to_close(&self) -> usize {
-        self.waiting.len() - self.carrying()
+        self.waiting.iter().filter(|waiting| waiting.empty_since.is_some() && !waiting.searched).count()
     }
 }
 

@@ -46,7 +46,7 @@ async fn a_rotation_by_age_closes_the_old_connection() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gap_of_the_control_plane_closes_every_idle_connection() {
     let suspect = |bootstrap: Bootstrap| {
-        bootstrap.with_config_fields(ExtensionPoint::Bootstrap, &json!({ "suspect_after": "1s" }))
+        bootstrap.with_config_fields(ExtensionPoint::Status, &json!({ "suspect_after": "1s" }))
     };
     let (mesh, pod) = warm(Setup::new(Variant::StaleGuard).bootstrap(suspect)).await.unwrap();
     pod.app().unwrap().close_idle();
