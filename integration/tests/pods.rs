@@ -10,7 +10,6 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use client::{GENEROUS, QUIET, World, end_of, io_kind, ip};
-use h2::Reason;
 use http::StatusCode;
 use lab::app::Behaviour;
 use lab::pod::{Cause, Ending, Node, PodSpec};
@@ -262,8 +261,8 @@ async fn the_applications_end_shows_in_the_tunnel() {
     let mut tunnel = outer.connect(pod.addr()).await.expect("tunnel");
     pod.script().next(1, Behaviour::ReadThenReset);
     tunnel.send("POST", "/", "rst").expect("send");
-    let end = end_of(&mut tunnel.from).await.expect("RST_STREAM");
-    assert_eq!(end.reason(), Some(Reason::CONNECT_ERROR));
+    let end = end_of(&mut tunnel.from).await;
+    assert!(end.is_none(), "and so is RST, as ztunnel has it: {end:?}");
     assert_eq!((pod.executed("fin"), pod.executed("rst")), (1, 1));
     assert!(outer.is_silent().await, "the outer connection is not concerned");
 }

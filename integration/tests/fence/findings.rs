@@ -118,7 +118,7 @@ async fn steps_from_a_push_to_the_last_worker() {
 
 /// Time from `clock` to the last look of the validator, by the log's time of day.
 fn since(clock: SystemTime, log: &str) -> Duration {
-    let line = log.lines().rev().find(|line| line.contains("watch saw")).expect("the validator looked");
+    let line = log.lines().rev().find(|line| line.contains("the validator saw")).expect("the validator looked");
     let time = line.split(['[', ']', ' ']).find(|part| part.matches(':').count() == 2).expect("a time of day");
     let seconds: f64 = time.rsplit(':').next().and_then(|seconds| seconds.parse().ok()).expect("seconds");
     let minute = clock.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs_f64() % 60.0;
