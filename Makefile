@@ -35,8 +35,10 @@ demo: envoy build ## Show the 503 on stock Envoy, what operators have today, and
 	cargo build --package stale-guard-lab --bin demo
 	STALE_GUARD_MODULE=$(MODULE) target/debug/demo
 
-test: envoy envoys ## Run all unit and integration tests
-	@if cargo nextest --version >/dev/null 2>&1; then \
+# What is tested is the file that is shipped, byte for byte; the lab refuses one older than its sources.
+test: envoy envoys build ## Run all unit and integration tests, the lab's on the release build
+	@export STALE_GUARD_MODULE=$(CURDIR)/$(MODULE); \
+	if cargo nextest --version >/dev/null 2>&1; then \
 		cargo nextest run --workspace --no-fail-fast; \
 	else \
 		cargo test --workspace --no-fail-fast; \

@@ -11,6 +11,7 @@ pub mod config;
 pub mod endpoints;
 pub mod fence;
 pub mod metadata;
+pub mod note;
 pub mod retry;
 mod shared;
 pub mod status;
@@ -104,7 +105,7 @@ fn bootstrap_extension(
 fn config_validator(name: &str, config: &[u8]) -> Option<Box<dyn ConfigValidatorConfig>> {
     let config =
         accept(selected(name, "extension_name", watch::config::NAME).and_then(|()| WatchConfig::parse(config)))?;
-    Some(Box::new(Validator::new(config)))
+    Some(Box::new(Validator::new(config, &shared::shared().watch)))
 }
 
 /// Whether Envoy's configuration selects the one part that its extension point has.

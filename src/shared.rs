@@ -5,11 +5,9 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use envoy_proxy_dynamic_modules_rust_sdk::{envoy_log_info, envoy_log_warn};
-
 use crate::{
     endpoints::{DEFAULT_CAPACITY, Endpoints},
-    watch::{Note, Watch},
+    watch::Watch,
 };
 
 /// The parts that live as long as the process.
@@ -20,7 +18,8 @@ pub(crate) struct Shared {
     pub(crate) hint: Hint,
     /// Whether the main thread has the timer of the `status` extension, so that deadlines can be met.
     pub(crate) ticking: AtomicBool,
-    watch: Mutex<Watch>,
+    /// What the control plane lists. Main thread only, so that no worker ever waits for it.
+    pub(crate) watch: Mutex<Watch>,
 }
 
 /// Tells the main thread, from any other, that a poll may be worth its cost now: a pool has closed
@@ -47,16 +46,6 @@ static SHARED: LazyLock<Shared> = LazyLock::new(|| {
 #[must_use]
 pub(crate) fn shared() -> &'static Shared {
     &SHARED
-}
-
-/// Writes lines to Envoy's log. No lock may be held.
-pub(crate) fn log(notes: impl IntoIterator<Item = Note>) {
-    for note in notes {
-        match note {
-            Note::Info(text) => envoy_log_info!("stale_guard: {text}"),
-            Note::Warn(text) => envoy_log_warn!("stale_guard: {text}"),
-        }
-    }
 }
 
 // === impl Shared ===

@@ -10,14 +10,19 @@
 //! NEVER: a resource is re-sent with new content under an old version.
 
 mod ads;
+mod changes;
+mod faults;
 mod handle;
 mod ledger;
 mod model;
+mod params;
+mod pushes;
 mod resources;
 mod server;
 mod snapshot;
 
-pub use handle::{ControlPlane, Params, Protocol};
+pub use handle::ControlPlane;
 pub use ledger::{Answer, Push};
 pub use model::{Endpoint, Health, Kind, Locality, Raw, Service, cluster_name};
+pub use params::{Params, Protocol};
 pub use snapshot::{CLUSTER_TYPE, ENDPOINT_TYPE};

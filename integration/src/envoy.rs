@@ -2,6 +2,7 @@
 
 mod admin;
 mod binary;
+mod freshness;
 mod process;
 mod sockets;
 

@@ -11,6 +11,8 @@ pub mod load;
 pub mod mesh;
 pub mod netns;
 pub mod pod;
-pub mod sandbox;
 pub mod scenes;
+pub mod tcp;
 pub mod ztunnel;
+
+pub use netns::sandbox;

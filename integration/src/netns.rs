@@ -2,13 +2,15 @@
 
 mod fabric;
 mod link;
+mod mac;
 mod namespace;
 mod netlink;
+pub mod sandbox;
+mod segment;
 
 pub use fabric::Fabric;
 pub use link::{Link, Silence};
 pub use namespace::Netns;
-pub(crate) use namespace::set_loopback_up;
 
 #[cfg(test)]
 mod tests;

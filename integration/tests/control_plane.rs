@@ -66,6 +66,34 @@ async fn world(protocol: Protocol, params: Params) -> World {
     World { control_plane, envoy }
 }
 
+/// Each of these on both protocols.
+macro_rules! both {
+    ($($scene:ident),* $(,)?) => {
+        mod sotw {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $scene() {
+                super::$scene(super::Protocol::Sotw).await;
+            })*
+        }
+        mod delta {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $scene() {
+                super::$scene(super::Protocol::Delta).await;
+            })*
+        }
+    };
+}
+
+both! {
+    clusters_and_endpoints_come_and_go,
+    held_changes_arrive_as_one_response,
+    an_outage_with_churn_behind_it_ends_in_the_right_set,
+    a_restart_that_forgets_versions_resyncs,
+    an_unreadable_resource_is_rejected_and_the_next_good_one_accepted,
+    late_endpoints_arrive_when_they_are_delivered,
+    fifty_thousand_endpoints_fit_into_one_resource,
+}
+
 async fn clusters_and_endpoints_come_and_go(protocol: Protocol) {
     let World { control_plane, envoy } = world(protocol, Params::immediate()).await;
     let admin = envoy.admin();
@@ -86,16 +114,6 @@ async fn clusters_and_endpoints_come_and_go(protocol: Protocol) {
     control_plane.remove_service(&other_name).unwrap();
     control_plane.wait_acked(control_plane.version(), WITHIN).await.unwrap();
     assert!(!admin.cluster_names().await.unwrap().contains(&other_name), "a removed cluster is gone at its ACK");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn sotw_clusters_and_endpoints_come_and_go() {
-    clusters_and_endpoints_come_and_go(Protocol::Sotw).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn delta_clusters_and_endpoints_come_and_go() {
-    clusters_and_endpoints_come_and_go(Protocol::Delta).await;
 }
 
 async fn held_changes_arrive_as_one_response(protocol: Protocol) {
@@ -126,16 +144,6 @@ async fn held_changes_arrive_as_one_response(protocol: Protocol) {
     admin.wait_for_endpoints(&second_name, WITHIN, &[addr(1), addr(9)]).await.unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn sotw_held_changes_arrive_as_one_response() {
-    held_changes_arrive_as_one_response(Protocol::Sotw).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn delta_held_changes_arrive_as_one_response() {
-    held_changes_arrive_as_one_response(Protocol::Delta).await;
-}
-
 async fn an_outage_with_churn_behind_it_ends_in_the_right_set(protocol: Protocol) {
     let World { control_plane, envoy } = world(protocol, Params::immediate()).await;
     let admin = envoy.admin();
@@ -156,16 +164,6 @@ async fn an_outage_with_churn_behind_it_ends_in_the_right_set(protocol: Protocol
     admin.wait_for_endpoints(&echo(), WITHIN, &[addr(2), addr(3)]).await.unwrap();
     assert!(!admin.cluster_names().await.unwrap().contains(&doomed_name), "a removal during the outage is not lost");
     envoy.assert_alive().unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn sotw_an_outage_with_churn_behind_it_ends_in_the_right_set() {
-    an_outage_with_churn_behind_it_ends_in_the_right_set(Protocol::Sotw).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn delta_an_outage_with_churn_behind_it_ends_in_the_right_set() {
-    an_outage_with_churn_behind_it_ends_in_the_right_set(Protocol::Delta).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -199,16 +197,6 @@ async fn a_restart_that_forgets_versions_resyncs(protocol: Protocol) {
     envoy.admin().wait_for_endpoints(&echo(), WITHIN, &[addr(1), addr(2), addr(3)]).await.unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn sotw_a_restart_that_forgets_versions_resyncs() {
-    a_restart_that_forgets_versions_resyncs(Protocol::Sotw).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn delta_a_restart_that_forgets_versions_resyncs() {
-    a_restart_that_forgets_versions_resyncs(Protocol::Delta).await;
-}
-
 async fn an_unreadable_resource_is_rejected_and_the_next_good_one_accepted(protocol: Protocol) {
     let World { control_plane, envoy } = world(protocol, Params::immediate()).await;
     let broken = Raw { type_url: ENDPOINT_TYPE.to_owned(), value: vec![0xff; 7] };
@@ -222,16 +210,6 @@ async fn an_unreadable_resource_is_rejected_and_the_next_good_one_accepted(proto
     assert_eq!(endpoints.len(), 2, "a rejected update changes nothing");
     control_plane.set_raw(&echo(), None);
     control_plane.wait_acked(control_plane.version(), WITHIN).await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn sotw_an_unreadable_resource_is_rejected_and_the_next_good_one_accepted() {
-    an_unreadable_resource_is_rejected_and_the_next_good_one_accepted(Protocol::Sotw).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn delta_an_unreadable_resource_is_rejected_and_the_next_good_one_accepted() {
-    an_unreadable_resource_is_rejected_and_the_next_good_one_accepted(Protocol::Delta).await;
 }
 
 async fn late_endpoints_arrive_when_they_are_delivered(protocol: Protocol) {
@@ -248,16 +226,6 @@ async fn late_endpoints_arrive_when_they_are_delivered(protocol: Protocol) {
     control_plane.withhold_endpoints(&late_name, false);
     control_plane.wait_acked(control_plane.version(), WITHIN).await.unwrap();
     envoy.admin().wait_for_endpoints(&late_name, WITHIN, &[addr(5)]).await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn sotw_late_endpoints_arrive_when_they_are_delivered() {
-    late_endpoints_arrive_when_they_are_delivered(Protocol::Sotw).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn delta_late_endpoints_arrive_when_they_are_delivered() {
-    late_endpoints_arrive_when_they_are_delivered(Protocol::Delta).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -295,16 +263,6 @@ async fn fifty_thousand_endpoints_fit_into_one_resource(protocol: Protocol) {
     let total = format!("cluster.{}.membership_total", echo());
     let value = envoy.admin().wait_for_stat(&total, WITHIN, |value| value == 50_000).await.unwrap();
     assert_eq!(value, 50_000);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn sotw_fifty_thousand_endpoints_fit_into_one_resource() {
-    fifty_thousand_endpoints_fit_into_one_resource(Protocol::Sotw).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn delta_fifty_thousand_endpoints_fit_into_one_resource() {
-    fifty_thousand_endpoints_fit_into_one_resource(Protocol::Delta).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,10 +8,37 @@ use std::time::Duration;
 use http::StatusCode;
 use lab::{
     bootstrap::Variant,
+    control_plane::{Protocol, cluster_name},
     mesh::{ECHO, Setup, WITHIN},
     scenes::{broken, fence, hold, hung, outer, replace_after_drain, replace_after_removal, replace_in_the_dark, warm},
 };
 use serde_json::json;
+
+async fn requests_reach_the_pod_through_one_tunnel(protocol: Protocol) {
+    let (mesh, pod) = warm(Setup::new(Variant::Stock).protocol(protocol)).await.unwrap();
+    let reply = mesh.post(ECHO, "/order").await.unwrap();
+    assert_eq!((reply.status, reply.pod()), (StatusCode::OK, Some("old")));
+    let execution = pod.wait_for_execution(&reply.id).await.unwrap();
+    assert_eq!((execution.method.as_str(), execution.body_len), ("POST", "one order".len() as u64));
+    assert_eq!(execution.attempt_count.as_deref(), Some("1"));
+    assert_eq!(pod.executed(&reply.id), 1, "one request is one execution, under the id that the client gave it");
+    let tunnels = pod.wait_for_tunnels(1).await.unwrap();
+    assert_eq!(tunnels.len(), 1, "the second request uses the first one's tunnel: {tunnels:#?}");
+    assert_eq!(tunnels[0].authority, pod.addr().to_string());
+    let entry = mesh.envoy.wait_for_access_log(WITHIN, |entry| entry["request_id"] == reply.id.as_str()).await.unwrap();
+    assert_eq!(entry["upstream_cluster"], cluster_name(ECHO, 80), "{entry:#}");
+
+    mesh.unlist(ECHO, pod.addr()).await.unwrap();
+    let reply = mesh.get(ECHO, "/").await.unwrap();
+    assert_eq!((reply.status, reply.header("x-response-flags")), (StatusCode::SERVICE_UNAVAILABLE, Some("UH")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_reach_the_pod_through_one_tunnel_with_both_protocols() {
+    for protocol in [Protocol::Sotw, Protocol::Delta] {
+        requests_reach_the_pod_through_one_tunnel(protocol).await;
+    }
+}
 
 async fn post_to_the_successor(variant: Variant) -> (StatusCode, usize, usize, u64) {
     let (mesh, pod) = warm(Setup::new(variant)).await.unwrap();
@@ -35,6 +62,18 @@ async fn the_fence_sends_a_post_over_a_new_connection_at_the_first_attempt() {
     assert_eq!(status, StatusCode::OK);
     assert_eq!((executed, connections), (1, 1), "one execution, over one new outer connection");
     assert_eq!(resets, 0, "the dead connection was not touched");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_shipped_file_reaches_the_successor_without_touching_the_dead_connection() {
+    let outcome = post_to_the_successor(Variant::StaleGuard).await;
+    assert_eq!(outcome, (StatusCode::OK, 1, 1, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn more_connect_attempts_reach_the_successor_by_way_of_the_dead_connection() {
+    let outcome = post_to_the_successor(Variant::MaxConnectAttempts(3)).await;
+    assert_eq!(outcome, (StatusCode::OK, 1, 1, 1), "no byte of the request was sent before the CONNECT was answered");
 }
 
 /// The same with a stream that hangs on the outer connection, which is never idle then.
@@ -72,9 +111,9 @@ async fn moved_to_another_service(variant: Variant) -> (StatusCode, usize, u64) 
     pod.vanish().await.unwrap();
     let successor = mesh.pod("of-other", 1).await.unwrap();
     mesh.control_plane.hold();
-    mesh.control_plane.remove_endpoint(&lab::control_plane::cluster_name(ECHO, 80), addr).unwrap();
+    mesh.control_plane.remove_endpoint(&cluster_name(ECHO, 80), addr).unwrap();
     let endpoint = lab::control_plane::Endpoint::new(addr.ip(), addr.port());
-    mesh.control_plane.add_endpoint(&lab::control_plane::cluster_name(OTHER, 80), endpoint).unwrap();
+    mesh.control_plane.add_endpoint(&cluster_name(OTHER, 80), endpoint).unwrap();
     mesh.control_plane.release();
     mesh.acked().await.unwrap();
     let reply = mesh.post(OTHER, "/order").await.unwrap();

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::watch::Note;
+use crate::note::Note;
 
 /// The gauge, asked for alone and only if it was set.
 pub(super) const PATH: &[u8] = b"/stats?filter=%5Econtrol_plane%5C.connected_state%24&usedonly&type=Gauges";

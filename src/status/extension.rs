@@ -28,9 +28,10 @@ use super::{
 use crate::{
     closing::Closer,
     config::ConfigError,
-    shared::{log, shared},
+    note::{Note, log},
+    shared::shared,
     watch::{
-        Note, Watch,
+        Watch,
         polls::{Answer, Polls},
     },
 };

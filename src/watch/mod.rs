@@ -15,7 +15,7 @@ pub mod config;
 pub mod control_plane;
 mod eds;
 mod listings;
-mod note;
+mod once;
 pub mod polled;
 pub mod polls;
 mod validator;
@@ -32,17 +32,19 @@ use self::{
     admin::{Clusters, Parser},
     config::Statuses,
     control_plane::{ControlPlane, Event},
-    note::Once,
+    once::Once,
     polled::Polled,
     polls::Answer,
 };
 pub use self::{
     eds::{Assignment, HealthStatus, Ignored, decode_assignment, decode_cluster},
     listings::{Change, Listings, Sink, Source},
-    note::Note,
     xds::{Removed, Resource, Response},
 };
-use crate::endpoints::{Cluster, Endpoints};
+use crate::{
+    endpoints::{Cluster, Endpoints},
+    note::Note,
+};
 
 /// What is known of the control plane and of what it lists: the one owner of both. Main thread, behind one lock
 /// that only the main thread takes.

@@ -1,13 +1,16 @@
 //! The config validator: thin glue between Envoy's xDS responses and [`super::Watch`].
 
-use std::time::Instant;
+use std::{
+    sync::{Mutex, PoisonError},
+    time::Instant,
+};
 
 use envoy_proxy_dynamic_modules_rust_sdk::{
     ConfigValidatorConfig, ConfigValidatorContext, ConfigValidatorResource, envoy_log_debug,
 };
 
-use super::{Removed, Resource, Response, config::WatchConfig};
-use crate::shared::{log, shared};
+use super::{Removed, Resource, Response, Watch, config::WatchConfig};
+use crate::note::log;
 
 /// Type of EDS resources.
 const CLUSTER_LOAD_ASSIGNMENT: &str = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment";
@@ -17,13 +20,14 @@ const CLUSTER: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
 /// The validator of one resource type. It only looks: every update is accepted.
 pub(crate) struct Validator {
     config: WatchConfig,
+    watch: &'static Mutex<Watch>,
 }
 
 // === impl Validator ===
 
 impl Validator {
-    pub(crate) fn new(config: WatchConfig) -> Self {
-        Self { config }
+    pub(crate) const fn new(config: WatchConfig, watch: &'static Mutex<Watch>) -> Self {
+        Self { config, watch }
     }
 
     fn see(&self, type_url: &str, resources: &[ConfigValidatorResource], removed: Removed<'_>) {
@@ -31,7 +35,7 @@ impl Validator {
         let resources: Vec<_> =
             resources.iter().map(|resource| Resource { name: &resource.name, body: resource.resource }).collect();
         let response = Response { resources: &resources, removed };
-        let mut watch = shared().watch();
+        let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
         let (change, notes) = match type_url {
             CLUSTER_LOAD_ASSIGNMENT => watch.eds(&response, &self.config.treat_as_removed, now),
             CLUSTER => watch.cds(&response, now),

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{Response, StatusCode};
 
-use super::{Behaviour, Shared};
+use super::script::Behaviour;
 
 /// What to do once the request was read and recorded.
 #[derive(Debug, PartialEq, Eq)]
@@ -75,11 +75,11 @@ pub(super) fn is_grpc(request: &Parts) -> bool {
 }
 
 /// The head of a response, with the pod's name.
-pub(super) fn head<B>(shared: &Shared, status: StatusCode, body: B) -> Response<B> {
+pub(super) fn head<B>(pod: &str, status: StatusCode, body: B) -> Response<B> {
     let mut response = Response::new(body);
     *response.status_mut() = status;
     // A pod's name is a DNS label; anything else leaves the header out and fails the test's look-up.
-    if let Ok(name) = shared.spec.pod.parse() {
+    if let Ok(name) = pod.parse() {
         response.headers_mut().insert("x-pod", name);
     }
     response

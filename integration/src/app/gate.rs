@@ -10,8 +10,8 @@ use std::time::Instant;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::sync::watch;
 
-use super::{Behaviour, Script};
-use crate::pod::Stream;
+use super::script::{Behaviour, Script};
+use crate::tcp::Stream;
 
 /// The client connection preface (RFC 9113, section 3.4). `PRI` is no method that a client uses.
 const PREFACE_LENGTH: usize = 24;

@@ -17,9 +17,10 @@ use hyper_util::rt::TokioIo;
 
 use super::answer::{ANNOUNCED, Plan, SENT, head, plan};
 use super::gate::{Gate, Gated, InProgress};
-use super::record::{Digest, record};
-use super::{Behaviour, Shared, idle};
-use crate::pod::{Control, Ending, Order};
+use super::record::Digest;
+use super::script::Behaviour;
+use super::shared::{Shared, idle};
+use crate::tcp::{Control, Ending, Order};
 
 type ResponseBody = Tracked<UnsyncBoxBody<Bytes, Infallible>>;
 
@@ -62,9 +63,9 @@ async fn handle(
     }
     if behaviour == Behaviour::RefuseStream {
         let text = Full::from("REFUSED_STREAM needs HTTP/2").boxed_unsync();
-        return Ok(head(&shared, StatusCode::NOT_IMPLEMENTED, Tracked::new(text, guard)));
+        return Ok(head(&shared.spec.pod, StatusCode::NOT_IMPLEMENTED, Tracked::new(text, guard)));
     }
-    record(&shared, &control, &parts, &digest);
+    shared.record(&control, &parts, &digest);
     let (status, body) = match plan(behaviour, &parts, &shared.spec.pod) {
         Plan::Answer { delay, status, body } => {
             tokio::time::sleep(delay).await;
@@ -75,7 +76,7 @@ async fn handle(
         Plan::CloseUnanswered => return end(&control, Ending::Fin).await,
         Plan::ResetUnanswered => return end(&control, Ending::Rst).await,
         Plan::HeadersThenReset => {
-            let mut response = head(&shared, StatusCode::OK, cut_body(control));
+            let mut response = head(&shared.spec.pod, StatusCode::OK, cut_body(control));
             response.headers_mut().insert(CONTENT_LENGTH, ANNOUNCED.parse().unwrap_or(0.into()));
             return Ok(response.map(|body| Tracked::new(body, guard)));
         }
@@ -83,7 +84,7 @@ async fn handle(
             (StatusCode::HTTP_VERSION_NOT_SUPPORTED, Full::from("gRPC needs HTTP/2").boxed_unsync())
         }
     };
-    Ok(head(&shared, status, Tracked::new(body, guard)))
+    Ok(head(&shared.spec.pod, status, Tracked::new(body, guard)))
 }
 
 async fn end<T>(control: &Control, ending: Ending) -> T {
@@ -105,7 +106,7 @@ async fn upgrade(
     *copy.uri_mut() = request.uri().clone();
     *copy.headers_mut() = request.headers().clone();
     let parts = copy.into_parts().0;
-    record(shared, control, &parts, &Digest::default());
+    shared.record(control, &parts, &Digest::default());
     let plan = plan(behaviour, &parts, &shared.spec.pod);
     match plan {
         Plan::CloseUnanswered => return end(control, Ending::Fin).await,
@@ -128,7 +129,7 @@ async fn upgrade(
         }
     });
     let body = Tracked { body: Empty::new().boxed_unsync(), _guard: None };
-    let mut response = head(shared, StatusCode::SWITCHING_PROTOCOLS, body);
+    let mut response = head(&shared.spec.pod, StatusCode::SWITCHING_PROTOCOLS, body);
     response.headers_mut().insert(CONNECTION, http::HeaderValue::from_static("upgrade"));
     if let Some(protocol) = protocol {
         response.headers_mut().insert(UPGRADE, protocol);

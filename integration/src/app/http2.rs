@@ -12,9 +12,10 @@ use tokio::task::JoinSet;
 
 use super::answer::{ANNOUNCED, Plan, SENT, head, plan};
 use super::gate::{Gate, Gated};
-use super::record::{Digest, record};
-use super::{Behaviour, Shared, idle};
-use crate::pod::{Control, Ending, Order};
+use super::record::Digest;
+use super::script::Behaviour;
+use super::shared::{Shared, idle};
+use crate::tcp::{Control, Ending, Order};
 
 /// How long a connection stays readable after a GOAWAY, so that bytes on the way do not turn its
 /// FIN into a RST, which could overtake the GOAWAY at the client.
@@ -88,14 +89,14 @@ async fn handle(
     }
     let mut digest = Digest::default();
     digest.add(&received);
-    record(shared, control, &parts, &digest);
+    shared.record(control, &parts, &digest);
     match plan(behaviour, &parts, &shared.spec.pod) {
         Plan::Answer { status, .. } if upgrade => {
-            echo(from, respond.send_response(head(shared, status, ()), false)?).await?
+            echo(from, respond.send_response(head(&shared.spec.pod, status, ()), false)?).await?
         }
         Plan::Answer { delay, status, body } => {
             tokio::time::sleep(delay).await;
-            let mut response = head(shared, status, ());
+            let mut response = head(&shared.spec.pod, status, ());
             response.headers_mut().insert(CONTENT_LENGTH, body.len().into());
             let empty = body.is_empty() || parts.method == Method::HEAD;
             let to = respond.send_response(response, empty)?;
@@ -108,7 +109,7 @@ async fn handle(
         }
         Plan::HangBody => {
             let mut released = shared.released.subscribe();
-            let to = respond.send_response(head(shared, StatusCode::OK, ()), false)?;
+            let to = respond.send_response(head(&shared.spec.pod, StatusCode::OK, ()), false)?;
             let first = Bytes::from(format!("{}\n", shared.spec.pod));
             let mut to = send(to, first, End::Open).await?;
             tokio::select! {
@@ -120,7 +121,7 @@ async fn handle(
         Plan::ResetUnanswered => control.give(Order::End(Ending::Rst)),
         Plan::HeadersThenReset => {
             let mark = control.written();
-            let mut response = head(shared, StatusCode::OK, ());
+            let mut response = head(&shared.spec.pod, StatusCode::OK, ());
             // An answer to HEAD, or to an upgrade, has no body that could be announced.
             let complete = parts.method == Method::HEAD;
             if !upgrade {
@@ -158,7 +159,7 @@ async fn echo(mut from: RecvStream, mut to: SendStream<Bytes>) -> Result<(), h2:
 }
 
 fn grpc_head(shared: &Shared, content_type: Option<&HeaderValue>) -> Response<()> {
-    let mut response = head(shared, StatusCode::OK, ());
+    let mut response = head(&shared.spec.pod, StatusCode::OK, ());
     let content_type = content_type.cloned();
     let content_type = content_type.unwrap_or(HeaderValue::from_static("application/grpc"));
     response.headers_mut().insert(CONTENT_TYPE, content_type);

@@ -7,8 +7,7 @@ use std::time::{Instant, SystemTime};
 use http::request::Parts;
 use http::{HeaderMap, Version};
 
-use super::Shared;
-use crate::pod::Control;
+use crate::tcp::Control;
 
 /// One request that was read to its end, recorded before it was answered.
 #[derive(Debug, Clone)]
@@ -71,19 +70,27 @@ impl Digest {
     }
 }
 
-pub(super) fn record(shared: &Shared, control: &Control, request: &Parts, body: &Digest) {
+/// The entry for a request of the application on `port` of `pod`.
+pub(super) fn execution(
+    pod: &str,
+    port: u16,
+    keep_headers: bool,
+    control: &Control,
+    request: &Parts,
+    body: &Digest,
+) -> Execution {
     let header = |name: &str| {
         let value = request.headers.get(name)?;
         Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
     };
     let authority = request.uri.authority().map(ToString::to_string);
-    shared.executions.push(Execution {
+    Execution {
         id: header("x-request-id").unwrap_or_default(),
         method: request.method.to_string(),
         path: request.uri.path_and_query().map(ToString::to_string).unwrap_or_default(),
         authority: authority.or_else(|| header("host")).unwrap_or_default(),
-        pod: shared.spec.pod.clone(),
-        port: shared.spec.port,
+        pod: pod.to_owned(),
+        port,
         at: Instant::now(),
         wall: SystemTime::now(),
         connection: control.id,
@@ -94,6 +101,6 @@ pub(super) fn record(shared: &Shared, control: &Control, request: &Parts, body: 
         attempt_count: header("x-envoy-attempt-count"),
         retry_on: header("x-envoy-retry-on"),
         max_retries: header("x-envoy-max-retries"),
-        headers: shared.spec.keep_headers.then(|| request.headers.clone()),
-    });
+        headers: keep_headers.then(|| request.headers.clone()),
+    }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use crate::pod::Ending;
+use crate::tcp::Ending;
 
 /// What the application does with a request, or with a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

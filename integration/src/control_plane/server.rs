@@ -15,9 +15,9 @@ use tokio_stream::wrappers::{TcpListenerStream, UnboundedReceiverStream};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::ads::{Outlet, Stream};
-use super::handle::Params;
 use super::ledger::Ledger;
 use super::model::Model;
+use super::params::Params;
 use super::snapshot::{ENDPOINT_TYPE, Snapshot};
 use crate::netns::Netns;
 

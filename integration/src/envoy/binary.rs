@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
+use super::freshness::newer_source;
+
 /// The release that is used unless `ENVOY_VERSION` says otherwise.
 pub const DEFAULT_VERSION: &str = "1.40.0";
 
@@ -59,18 +61,22 @@ impl Binary {
     }
 }
 
-/// The module: the file in `STALE_GUARD_MODULE`, else the one that cargo built for the running program.
+/// The module: the file in `STALE_GUARD_MODULE` (`make test` names the release build, which is what we
+/// ship), else the one that cargo built for the running program.
 ///
 /// Cargo writes a dependency's `cdylib` to `target/<profile>/deps`. The copy one folder up is renewed
 /// only when the module's package itself is built, so it may be older than the sources and is not used.
 ///
 /// # Errors
-/// If there is none: the message says what to do.
+/// If there is none, or the file named is older than its sources: the message says what to do.
 pub fn module() -> Result<PathBuf> {
     if let Some(path) = env::var_os("STALE_GUARD_MODULE").filter(|path| !path.is_empty()) {
         let path = PathBuf::from(path);
         if !path.is_file() {
             bail!("STALE_GUARD_MODULE names {}, which is no file", path.display());
+        }
+        if let Some(source) = newer_source(&path) {
+            bail!("{} is older than {}: run make build", path.display(), source.display());
         }
         return Ok(path);
     }

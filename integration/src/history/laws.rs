@@ -18,13 +18,16 @@ pub struct TunnelRecord {
     pub opened: Instant,
 }
 
-/// From `at` on, every worker knows that older outer connections to `endpoint` must not be used.
+/// A removal or a return of an endpoint, which the proxy observed at some moment that we cannot see, but
+/// between two that we can. A connection opened in between may belong to either side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fence {
     /// The endpoint, as in [`TunnelRecord`].
     pub endpoint: String,
-    /// When the removal or re-add was observed.
-    pub at: Instant,
+    /// Before the proxy can have observed it: connections that are open now must not be used later.
+    pub from: Instant,
+    /// When every worker knows.
+    pub until: Instant,
 }
 
 /// The laws that need no other input than the history, with this limit on retries.
@@ -137,12 +140,12 @@ pub fn fenced_connection_unused(
     for tunnel in tunnels {
         let broken = fences.iter().find(|fence| {
             fence.endpoint == tunnel.endpoint
-                && tunnel.connection_opened <= fence.at
-                && tunnel.opened >= fence.at + settle
+                && tunnel.connection_opened <= fence.from
+                && tunnel.opened >= fence.until + settle
         });
         if let Some(fence) = broken {
             let detail = format!("tunnel to {} on a connection older than the fence", tunnel.endpoint);
-            let times = [tunnel.connection_opened, fence.at, tunnel.opened];
+            let times = [tunnel.connection_opened, fence.from, fence.until, tunnel.opened];
             let law = Law::FencedConnectionUnused;
             violations.push(Violation::new(law, &tunnel.connection, origin, times, detail));
         }

@@ -133,7 +133,7 @@ proptest! {
     }
 
     #[test]
-    fn a_tunnel_breaks_the_fence_only_on_an_older_connection(opened in 0_u64..100, age in 0_u64..100, fence in 0_u64..100, settle in 0_u64..20) {
+    fn a_tunnel_breaks_the_fence_only_on_an_older_connection(opened in 0_u64..100, age in 0_u64..100, from in 0_u64..100, took in 0_u64..20, settle in 0_u64..20) {
         let origin = Instant::now();
         let at = |ms| origin + Duration::from_millis(ms);
         let tunnel = |endpoint: &str| TunnelRecord {
@@ -142,10 +142,10 @@ proptest! {
             connection_opened: at(opened),
             opened: at(opened + age),
         };
-        let fences = [Fence { endpoint: "10.244.0.2".to_owned(), at: at(fence) }];
+        let fences = [Fence { endpoint: "10.244.0.2".to_owned(), from: at(from), until: at(from + took) }];
         let settle = Duration::from_millis(settle);
         let found = laws::fenced_connection_unused(origin, &[tunnel("10.244.0.2"), tunnel("10.244.0.3")], &fences, settle);
-        let stale = opened <= fence && at(opened + age) >= at(fence) + settle;
+        let stale = opened <= from && at(opened + age) >= at(from + took) + settle;
         prop_assert_eq!(found.len(), usize::from(stale), "{:?}", found);
     }
 }
@@ -172,11 +172,12 @@ fn a_violation_prints_law_id_times_and_reason() {
         connection_opened: origin,
         opened: origin + Duration::from_millis(1500),
     };
-    let fence = Fence { endpoint: "10.244.0.2".to_owned(), at: origin + Duration::from_millis(250) };
+    let at = |ms| origin + Duration::from_millis(ms);
+    let fence = Fence { endpoint: "10.244.0.2".to_owned(), from: at(250), until: at(300) };
     let found = laws::fenced_connection_unused(origin, &[tunnel], &[fence], Duration::ZERO);
     assert_eq!(
         found[0].to_string(),
-        "FencedConnectionUnused: 10.244.0.9:4000 +0.000s +0.250s +1.500s: \
+        "FencedConnectionUnused: 10.244.0.9:4000 +0.000s +0.250s +0.300s +1.500s: \
          tunnel to 10.244.0.2 on a connection older than the fence"
     );
 }

@@ -14,8 +14,8 @@ use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{Pid, gettid};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
-use super::netlink::Netlink;
-use crate::sandbox;
+use super::netlink::{Netlink, set_loopback_up};
+use super::sandbox;
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -43,7 +43,7 @@ impl Netns {
     /// Makes a namespace. `name` is for people: thread name, messages, hints.
     ///
     /// # Errors
-    /// The process is not isolated (see [`crate::sandbox`]), or the kernel refuses.
+    /// The process is not isolated (see [`super::sandbox`]), or the kernel refuses.
     pub fn new(name: &str) -> anyhow::Result<Self> {
         sandbox::status()?;
         let (jobs, queue) = mpsc::channel::<Job>();
@@ -181,11 +181,4 @@ fn enter_new_namespace() -> anyhow::Result<(Pid, File)> {
     let handle = File::open("/proc/thread-self/ns/net").context("/proc/thread-self/ns/net")?;
     set_loopback_up()?;
     Ok((gettid(), handle))
-}
-
-/// Sets the loopback of the calling thread's namespace up.
-pub(crate) fn set_loopback_up() -> anyhow::Result<()> {
-    // The caller may not be in a runtime, and this is needed only once.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-    runtime.block_on(async { Netlink::open()?.set_up("lo").await })
 }

@@ -13,7 +13,7 @@ use rtnetlink::packet_route::route::{RouteAttribute, RouteMetric, RouteProtocol,
 use rtnetlink::{Handle, LinkBridge, LinkUnspec, LinkVeth};
 use tokio::task::AbortHandle;
 
-use super::link::Mac;
+use super::mac::Mac;
 
 /// The name of a pod's interface in its own namespace.
 pub(super) const POD_INTERFACE: &str = "eth0";
@@ -147,4 +147,11 @@ impl Drop for Netlink {
     fn drop(&mut self) {
         self.task.abort();
     }
+}
+
+/// Sets the loopback of the calling thread's namespace up.
+pub(super) fn set_loopback_up() -> anyhow::Result<()> {
+    // The caller may not be in a runtime, and this is needed only once.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    runtime.block_on(async { Netlink::open()?.set_up("lo").await })
 }

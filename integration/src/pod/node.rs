@@ -2,7 +2,8 @@
 
 use futures::future::try_join_all;
 
-use super::{Ending, Pod};
+use super::running::Pod;
+use crate::tcp::Ending;
 use crate::ztunnel::Ztunnel;
 
 /// The ztunnels of the pods of one node, which live and die together.

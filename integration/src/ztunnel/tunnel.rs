@@ -12,7 +12,7 @@ use socket2::SockRef;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
-use super::{ConnectBehaviour, Shared};
+use super::shared::{ConnectBehaviour, Shared};
 
 /// The tunnel's place in the log; closes the entry on drop.
 pub(super) struct Record {

@@ -74,7 +74,7 @@ async fn answers_too_large_for_envoy_are_asked_for_once_in_minutes_and_harm_nobo
         let admin = &page["watch"]["admin"];
         assert_eq!((&admin["errors"], &admin["updates"]), (&1.into(), &0.into()), "covered {covered}: {page:#}");
         let log = mesh.envoy.log().unwrap();
-        let line = log.lines().find(|line| line.contains("watch cannot poll the admin endpoint")).expect("it is said");
+        let line = log.lines().find(|line| line.contains("the admin endpoint cannot be polled")).expect("it is said");
         assert!(line.contains("http.async_response_buffer_limit"), "it names what to change: {line}");
         assert_eq!(line.contains("[warning]"), !covered, "a warning only where something is missed: {line}");
         if covered {

@@ -169,7 +169,7 @@ async fn polls_that_fail_are_counted_said_once_and_recover_by_themselves() {
             assert_eq!(mesh.get(ECHO, "/").await.unwrap().status, StatusCode::OK, "traffic flows: {answer:?}");
         }
         assert!(fake.asked.load(Ordering::SeqCst) > 6);
-        let said = mesh.envoy.log().unwrap().matches("watch cannot poll the admin endpoint").count();
+        let said = mesh.envoy.log().unwrap().matches("the admin endpoint cannot be polled").count();
         assert_eq!(said, 1, "{feed:?}: once is enough");
         assert_eq!(seen(&mesh, ip(1)).await.removals, 0, "{feed:?}: no answer is no removal");
         // It answers again.
@@ -179,12 +179,12 @@ async fn polls_that_fail_are_counted_said_once_and_recover_by_themselves() {
         fake.answers(Answer::Text(mesh.envoy.admin().get("/clusters").await.unwrap()));
         removed(&mesh, ip(1), 1).await;
         let log = mesh.envoy.log().unwrap();
-        assert_eq!(log.matches("watch can poll the admin endpoint again").count(), 1, "{feed:?}");
+        assert_eq!(log.matches("the admin endpoint can be polled again").count(), 1, "{feed:?}");
         // The next failure is a new one, to be said again.
         fake.answers(Answer::Unavailable);
         let before = errors(&mesh).await;
         wait_errors(&mesh, before).await;
-        let said = mesh.envoy.log().unwrap().matches("watch cannot poll the admin endpoint").count();
+        let said = mesh.envoy.log().unwrap().matches("the admin endpoint cannot be polled").count();
         assert_eq!(said, 2, "{feed:?}");
         assert!(mesh.envoy.log().unwrap().contains("(it answers with status 503)"), "{feed:?}");
         mesh.envoy.assert_alive().unwrap();

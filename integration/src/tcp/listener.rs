@@ -8,7 +8,9 @@ use futures::future::BoxFuture;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-use super::connections::{Connections, Order, Stream};
+use super::connections::Connections;
+use super::control::{Ending, Order};
+use super::stream::Stream;
 use crate::netns::Netns;
 
 type Serve = Arc<dyn Fn(Stream) -> BoxFuture<'static, ()> + Send + Sync>;
@@ -68,7 +70,7 @@ impl Drop for Listener {
         if let Some(accepting) = accepting.take() {
             accepting.abort();
         }
-        self.connections.order_all(Order::End(super::Ending::Rst));
+        self.connections.order_all(Order::End(Ending::Rst));
     }
 }
 

@@ -23,9 +23,9 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{getegid, geteuid};
 
-use crate::netns::set_loopback_up;
+use super::netlink::set_loopback_up;
 
-/// Set for children of the lab, which already live where they should: see [`crate::netns::Netns::spawn`].
+/// Set for children of the lab, which already live where they should: see [`super::Netns::spawn`].
 pub const MARKER: &str = "STALE_GUARD_LAB_SANDBOX";
 
 /// How this process was isolated.

@@ -1,17 +1,9 @@
-//! Lines for Envoy's log, and which of them are logged once.
+//! What is logged once, and only counted from then on.
 
 use super::xds::Read;
+use crate::note::Note;
 
-/// A line for Envoy's log, to be logged once no lock is held: that is a call into Envoy.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Note {
-    /// Something that is over, or that harms nobody.
-    Info(String),
-    /// Something that the operator may want to change.
-    Warn(String),
-}
-
-/// What was logged already. Further ones are only counted.
+/// What was logged already.
 #[derive(Debug, Default)]
 pub(super) struct Once {
     unreadable: bool,
@@ -23,18 +15,6 @@ pub(super) struct Once {
     /// Whether the last poll failed, and whether that was logged as harmful.
     polls_fail: bool,
     polls_harm: bool,
-}
-
-// === impl Note ===
-
-impl Note {
-    /// The line's text.
-    #[must_use]
-    pub fn text(&self) -> &str {
-        match self {
-            Self::Info(text) | Self::Warn(text) => text,
-        }
-    }
 }
 
 // === impl Once ===
