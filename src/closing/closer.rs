@@ -1,6 +1,6 @@
 //! The closing of connections on the main thread: thin glue between the plan and the process's sockets.
 
-use std::{net::IpAddr, sync::Arc, time::Instant};
+use std::time::Instant;
 
 use envoy_proxy_dynamic_modules_rust_sdk::{
     envoy_log_debug, envoy_log_warn,
@@ -8,7 +8,7 @@ use envoy_proxy_dynamic_modules_rust_sdk::{
 };
 
 use super::plan::{Plan, Searched, Settings};
-use crate::endpoints::{Endpoints, Pool};
+use crate::endpoints::Endpoints;
 
 /// Bits of a tag that name the worker; the rest are the generation.
 const WORKER_BITS: u32 = 10;
@@ -75,11 +75,6 @@ impl Closer {
     /// Pools that are over and not done with.
     pub(crate) fn left_behind(&self) -> usize {
         self.plan.carrying() + self.plan.to_close()
-    }
-
-    /// The same, of one endpoint.
-    pub(crate) fn left_behind_of(&self, ip: IpAddr) -> impl Iterator<Item = &Arc<Pool>> {
-        self.plan.of(ip)
     }
 }
 

@@ -67,11 +67,7 @@ struct Waiting {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self {
-            grace: Duration::from_millis(500),
-            pause: Duration::from_secs(1),
-            connecting: Duration::from_secs(20),
-        }
+        Self { grace: Duration::from_millis(500), pause: Duration::from_secs(1), connecting: Duration::from_secs(20) }
     }
 }
 
@@ -140,11 +136,6 @@ impl Plan {
     #[must_use]
     pub fn carrying(&self) -> usize {
         self.waiting.iter().filter(|waiting| waiting.empty_since.is_none()).count()
-    }
-
-    /// The pools of one endpoint.
-    pub fn of(&self, ip: IpAddr) -> impl Iterator<Item = &Arc<Pool>> {
-        self.waiting.iter().map(|waiting| &waiting.pool).filter(move |pool| pool.ip() == ip)
     }
 
     /// Pools that carry nothing any more, and whose connections were not searched for yet.

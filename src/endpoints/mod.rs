@@ -27,7 +27,6 @@ mod close_deadlines;
 mod connection;
 mod entry;
 mod pools;
-mod reach;
 mod reset;
 mod tunnel;
 
@@ -230,23 +229,11 @@ impl Endpoints {
     /// The same for a tunnel on `worker` (Envoy's index) whose outer connection is to be closed once its
     /// generation is over and carries nothing more: see [`Endpoints::take_ended_pools`].
     #[must_use]
-    pub fn open_pooled(
-        self: &Arc<Self>,
-        worker: u32,
-        ip: IpAddr,
-        rotation: Option<Rotation>,
-        now: Instant,
-    ) -> Tunnel {
+    pub fn open_pooled(self: &Arc<Self>, worker: u32, ip: IpAddr, rotation: Option<Rotation>, now: Instant) -> Tunnel {
         self.open_in(Some(worker), ip, rotation, now)
     }
 
-    fn open_in(
-        self: &Arc<Self>,
-        pool_on: Option<u32>,
-        ip: IpAddr,
-        rotation: Option<Rotation>,
-        now: Instant,
-    ) -> Tunnel {
+    fn open_in(self: &Arc<Self>, pool_on: Option<u32>, ip: IpAddr, rotation: Option<Rotation>, now: Instant) -> Tunnel {
         let mut shard = self.shard(ip);
         let mut ended = shard.make_room(ip, &self.counter);
         let suspect_below = shard.suspect_below;

@@ -79,7 +79,16 @@ impl Tunnel {
         now: Instant,
     ) -> Self {
         endpoints.live.tunnels.fetch_add(1, Ordering::Relaxed);
-        Self { endpoints, ip, generation, fresh, opened_at: now, place: Place::Unattributed(place), member, closer: None }
+        Self {
+            endpoints,
+            ip,
+            generation,
+            fresh,
+            opened_at: now,
+            place: Place::Unattributed(place),
+            member,
+            closer: None,
+        }
     }
 
     /// The generation that its pool key carries.

@@ -124,7 +124,15 @@ impl StatusExtensionConfig {
         let now = Instant::now();
         let polls = Polls::new(config.watch.min_interval.get(), config.watch.max_interval.get(), now);
         let state = State { polls, probe: Probe::new(now), calls: Calls::default(), poll_began: Duration::ZERO };
-        Ok(Self { config, metrics, tick, closer: Mutex::new(Closer::new()), running: Arc::default(), state: Mutex::new(state), _only: only })
+        Ok(Self {
+            config,
+            metrics,
+            tick,
+            closer: Mutex::new(Closer::new()),
+            running: Arc::default(),
+            state: Mutex::new(state),
+            _only: only,
+        })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

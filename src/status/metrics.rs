@@ -92,7 +92,12 @@ impl Metrics {
     }
 
     /// What was closed, and what is left behind.
-    pub(crate) fn publish_closing(&self, envoy: &dyn EnvoyBootstrapExtensionConfig, closed: Searched, left_behind: usize) {
+    pub(crate) fn publish_closing(
+        &self,
+        envoy: &dyn EnvoyBootstrapExtensionConfig,
+        closed: Searched,
+        left_behind: usize,
+    ) {
         self.connections_closed.publish(envoy, closed.closed);
         self.connections_not_found.publish(envoy, closed.not_found);
         if let Some(id) = self.left_behind {

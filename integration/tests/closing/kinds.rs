@@ -4,7 +4,7 @@ use std::{net::IpAddr, time::Duration};
 
 use lab::{
     bootstrap::{Bootstrap, ExtensionPoint, Variant},
-    control_plane::Service,
+    control_plane::{Service, cluster_name},
     mesh::{ECHO, Mesh, Setup, WITHIN},
     pod::{Pod, PodSpec},
     scenes::{fence, hold, outer_open, warm},
@@ -33,6 +33,8 @@ async fn a_stream_that_a_client_holds_keeps_its_connection_and_is_shown() {
 /// belongs to its client, so it keeps its connection.
 async fn idle_soon(setup: Setup) -> (Mesh, Pod) {
     let mesh = setup.start().await.unwrap();
+    mesh.control_plane.remove_service(&cluster_name(ECHO, 80)).unwrap();
+    mesh.acked().await.unwrap();
     let idle_timeout = Some(Duration::from_millis(300));
     mesh.control_plane.set_service(Service { idle_timeout, ..Service::new(ECHO, Vec::new()) });
     mesh.acked().await.unwrap();
@@ -49,6 +51,8 @@ async fn a_rotation_by_age_closes_the_old_connection() {
     let mut closed = 0;
     while closed == 0 {
         assert_eq!(posts(&mesh, 4).await, 0);
+        // The service's idle timeout, and a new tunnel after it.
+        tokio::time::sleep(Duration::from_millis(500)).await;
         closed = mesh.stat(CLOSED).await.unwrap();
     }
     assert!(outer_open(&pod) <= 3, "the present connection, and those whose time has just ended");
@@ -56,10 +60,12 @@ async fn a_rotation_by_age_closes_the_old_connection() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gap_of_the_control_plane_closes_every_idle_connection() {
-    let suspect = |bootstrap: Bootstrap| {
-        bootstrap.with_config_fields(ExtensionPoint::Status, &json!({ "suspect_after": "1s" }))
-    };
+    let suspect =
+        |bootstrap: Bootstrap| bootstrap.with_config_fields(ExtensionPoint::Status, &json!({ "suspect_after": "1s" }));
     let (mesh, pod) = idle_soon(Setup::new(Variant::StaleGuard).bootstrap(suspect)).await;
+    while !mesh.envoy.admin().get("/stale-guard?limit=0").await.unwrap().contains("\"connected\": true") {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     mesh.control_plane.outage().await;
     mesh.wait_stat("watch_suspected", |fences| fences > 0).await.unwrap();
     assert_eq!(mesh.wait_stat(CLOSED, |closed| closed > 0).await.unwrap(), 1);

@@ -8,7 +8,7 @@ use lab::{
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::json;
 
-use crate::support::{LEFT_BEHIND, churn, posts};
+use crate::support::{CLOSED, LEFT_BEHIND, churn, flap, posts};
 
 /// POSTs of the stress run; `STALE_GUARD_STRESS` asks for another number.
 fn stress() -> usize {
@@ -17,22 +17,22 @@ fn stress() -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_post_is_lost_while_generations_end_under_it() {
+    const AT_ONCE: usize = 40;
     let mesh = Setup::new(Variant::StaleGuard).workers(4).start().await.unwrap();
-    let pod = mesh.pod("flapping", 1).await.unwrap();
-    mesh.list(ECHO, pod.addr()).await.unwrap();
-    let total = stress();
-    let mut failed = 0;
-    for _ in 0..total / 60 {
-        // POSTs run while the endpoint leaves and returns: a second pod takes what meets the gap.
-        let (lost, more) = tokio::join!(churn(&mesh, pod.addr(), 1, 20), posts_through_a_flap(&mesh, pod.addr()));
-        failed += lost + more;
+    let pods = [mesh.pod("flapping", 1).await.unwrap(), mesh.pod("steady", 2).await.unwrap()];
+    for pod in &pods {
+        mesh.list(ECHO, pod.addr()).await.unwrap();
     }
-    assert_eq!(failed, 0, "of {total}");
+    let (mut sent, mut failed) = (0, 0);
+    while sent < stress() {
+        // The endpoint leaves and returns while POSTs are on their way to it; the other one takes the rest.
+        let ((), lost) = tokio::join!(flap(&mesh, pods[0].addr()), posts(&mesh, AT_ONCE));
+        failed += lost;
+        sent += AT_ONCE;
+    }
+    assert_eq!(failed, 0, "of {sent}");
     mesh.wait_stat(LEFT_BEHIND, |pools| pools == 0).await.unwrap();
-}
-
-async fn posts_through_a_flap(mesh: &lab::mesh::Mesh, _pod: std::net::SocketAddr) -> usize {
-    posts(mesh, 40).await
+    assert!(mesh.stat(CLOSED).await.unwrap() > 0, "something was closed under them");
 }
 
 /// With so many descriptors the module without closing fails from the 224th flap on.
