@@ -57,6 +57,7 @@ mod metrics;
 mod network;
 mod scheduler;
 mod slot;
+mod tagged_sockets;
 #[cfg(test)]
 mod testing;
 
