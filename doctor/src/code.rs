@@ -195,7 +195,7 @@ impl Code {
                 "tunnels-unfenced",
                 Error,
                 "No fence stands before `tcp_proxy` where HBONE tunnels begin. EDS removal does not close their outer connections, so a tunnel to a new pod may use the connection of the pod that had its address before, and its request is answered 503 UC.",
-                "Put the fence and `set_filter_state` before `tcp_proxy`.",
+                "Mount `libstale_guard.so` first and add the `status` extension to the bootstrap; then put the fence and `set_filter_state` before `tcp_proxy`.",
             ),
             Self::IdleTimeoutLong => entry(
                 "SG0102",

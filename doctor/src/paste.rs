@@ -9,7 +9,7 @@ const VERSIONS: &str = r"^1\.(3[1-9]|[4-9][0-9]).*";
 /// The fence and what puts its generation into the pool key, before `tcp_proxy`.
 pub(crate) fn fence(node: &Node) -> String {
     let (fence, generation) = (fence_filter(), generation_filter());
-    match node.kind {
+    match node.managed_as() {
         Kind::Waypoint => {
             let patch = |filter: &str| {
                 patch(
@@ -40,7 +40,7 @@ pub(crate) fn retry(node: &Node) -> String {
     );
     let chain = "filterChain:\n      filter:\n        name: envoy.filters.network.http_connection_manager\n        \
                  subFilter: { name: envoy.filters.http.router }";
-    match node.kind {
+    match node.managed_as() {
         Kind::Waypoint => {
             let listener = format!("name: main_internal\n    {chain}");
             envoy_filter(node, "stale-guard-retry", &[patch("HTTP_FILTER", "SIDECAR_INBOUND", &listener, &filter)])
@@ -92,7 +92,7 @@ pub(crate) fn poll_cluster(name: &str, host: &str, port: u64) -> String {
 
 /// Statistics that should be kept.
 pub(crate) fn stats(node: &Node, prefix: &str) -> String {
-    match node.kind {
+    match node.managed_as() {
         Kind::Waypoint | Kind::Gateway => format!(
             "# Gateway, spec.infrastructure:\nannotations:\n  sidecar.istio.io/statsInclusionPrefixes: \
              \"dynamicmodulescustom,control_plane\""
@@ -108,7 +108,7 @@ pub(crate) fn stats(node: &Node, prefix: &str) -> String {
 
 /// The idle timeout of outer connections.
 pub(crate) fn idle_timeout(node: &Node) -> String {
-    match node.kind {
+    match node.managed_as() {
         Kind::Waypoint | Kind::Gateway | Kind::Sidecar => "meshConfig:\n  hboneIdleTimeout: 300s".to_owned(),
         Kind::Plain => "common_http_protocol_options: { idle_timeout: 300s }".to_owned(),
     }
@@ -117,7 +117,7 @@ pub(crate) fn idle_timeout(node: &Node) -> String {
 /// Conditions that prove that nothing was executed.
 pub(crate) fn retry_on(node: &Node) -> String {
     let words = "connect-failure,refused-stream,reset-before-request";
-    match node.kind {
+    match node.managed_as() {
         Kind::Waypoint | Kind::Gateway | Kind::Sidecar => format!(
             "# meshConfig, for all routes; a VirtualService has the same under retries\nmeshConfig:\n  \
              defaultHttpRetryPolicy: {{ attempts: 2, retryOn: \"{words}\" }}"

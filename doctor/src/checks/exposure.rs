@@ -90,7 +90,7 @@ pub(super) fn liveness(case: &Case<'_>) -> Vec<Finding> {
         && case
             .proxy
             .routes
-            .iter()
+            .values()
             .flat_map(|config| config.routes())
             .any(|(_, route)| !route.connect && route.timeout.is_some_and(|timeout| timeout.is_zero()));
     let finding = |tunnel: Tunnel<'_>| {

@@ -14,9 +14,6 @@ mod stats;
 mod tunnel;
 mod watch;
 
-#[cfg(test)]
-mod tests;
-
 use crate::{
     Finding, Hosts, Input, Report, StatNames, Unread, Unreadable, json,
     model::{Proxy, Seen},

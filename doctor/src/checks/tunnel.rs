@@ -42,7 +42,9 @@ pub(super) fn exposure(proxy: &Proxy) -> Exposure {
         return Exposure::Unknown;
     }
     if tunnels.is_empty() {
-        return Exposure::NoTunnels;
+        // A listener that was refused when the proxy started would have opened them.
+        let refused = proxy.rejected.iter().any(|rejected| rejected.name == LISTENER);
+        return if refused { Exposure::Unknown } else { Exposure::NoTunnels };
     }
     match tunnels.iter().all(Tunnel::is_fenced) && is_watched(proxy) {
         true => Exposure::Fenced,

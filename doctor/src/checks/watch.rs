@@ -151,7 +151,7 @@ pub(super) fn validators(case: &Case<'_>) -> Vec<Finding> {
     }
     let polls = bootstrap.status.iter().any(|status| status.config.polls);
     if has_fence && !polls {
-        let unwatched = case.proxy.clusters.iter().filter(|cluster| cluster.own_source == Some(false));
+        let unwatched = case.proxy.clusters.values().filter(|cluster| cluster.own_source == Some(false));
         findings.extend(unwatched.map(|cluster| {
             let message = "Its endpoints come from an api_config_source of its own without the module's validator.";
             Finding::new(Code::SourceUnwatched, format!("cluster {}", cluster.name), message).paste(paste::validators())

@@ -209,6 +209,14 @@ impl Node {
     }
 }
 
+impl Node {
+    /// Whose objects configure it: an id of Istio's form alone does not make it Istio's.
+    #[must_use]
+    pub fn managed_as(&self) -> Kind {
+        if self.istio.is_some() { self.kind } else { Kind::Plain }
+    }
+}
+
 /// Istio's ids are `<kind>~<ip>~<pod>.<namespace>~<domain>`.
 fn namespace(id: &str) -> Option<String> {
     let pod = id.split('~').nth(2)?;

@@ -1,5 +1,6 @@
 //! Clusters.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::{Rejected, bootstrap::Address, listener};
@@ -32,7 +33,7 @@ pub struct Cluster {
 
 const OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
 
-pub(super) fn read(section: &At<'_>, clusters: &mut Vec<Cluster>, rejected: &mut Vec<Rejected>) {
+pub(super) fn read(section: &At<'_>, clusters: &mut BTreeMap<String, Cluster>, rejected: &mut Vec<Rejected>) {
     for (list, dynamic) in
         [("static_clusters", false), ("dynamic_active_clusters", true), ("dynamic_warming_clusters", true)]
     {
@@ -41,7 +42,11 @@ pub(super) fn read(section: &At<'_>, clusters: &mut Vec<Cluster>, rejected: &mut
                 rejected.push(refused);
             }
             match entry.get("cluster") {
-                Some(cluster) => clusters.push(Cluster::read(&cluster)),
+                Some(cluster) => {
+                    let cluster = Cluster::read(&cluster);
+                    // One that warms up does not count while an older one is in force.
+                    clusters.entry(cluster.name.clone()).or_insert(cluster);
+                }
                 None => entry.note("it has no \"cluster\""),
             }
         }

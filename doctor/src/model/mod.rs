@@ -63,10 +63,10 @@ pub struct Proxy {
     pub listeners: Vec<Listener>,
     /// What Envoy refused.
     pub rejected: Vec<Rejected>,
-    /// Clusters in force.
-    pub clusters: Vec<Cluster>,
-    /// Route configurations, those within connection managers too.
-    pub routes: Vec<RouteConfig>,
+    /// Clusters in force, or warming up, by name.
+    pub clusters: BTreeMap<String, Cluster>,
+    /// Route configurations by name, those within connection managers too.
+    pub routes: BTreeMap<String, RouteConfig>,
 }
 
 /// Filter configurations that come by ECDS, by name.
@@ -149,7 +149,7 @@ impl Proxy {
     /// The cluster of that name.
     #[must_use]
     pub fn cluster(&self, name: &str) -> Option<&Cluster> {
-        self.clusters.iter().find(|cluster| cluster.name == name)
+        self.clusters.get(name)
     }
 
     /// Listeners that take new connections, or soon will.
@@ -169,6 +169,12 @@ impl Proxy {
         self.serving().flat_map(|listener| {
             listener.chains.iter().flat_map(move |chain| chain.https().map(move |http| (listener, chain, http)))
         })
+    }
+
+    /// The route configuration of that name.
+    #[must_use]
+    pub fn route_config(&self, name: &str) -> Option<&RouteConfig> {
+        self.routes.get(name)
     }
 
     /// Every retry filter of a serving listener.

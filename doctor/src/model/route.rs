@@ -1,5 +1,6 @@
 //! Routes: what is retried, and hedged.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::part::{Module, Retry, document};
@@ -59,11 +60,12 @@ pub struct RetryPolicy {
     pub by_method: bool,
 }
 
-pub(super) fn read(section: &At<'_>, routes: &mut Vec<RouteConfig>) {
+pub(super) fn read(section: &At<'_>, routes: &mut BTreeMap<String, RouteConfig>) {
     for list in ["static_route_configs", "dynamic_route_configs"] {
         for entry in section.list(list) {
             // An entry without a configuration is one that has not come yet, or that was refused.
-            routes.extend(entry.get("route_config").map(|config| RouteConfig::read(&config)));
+            let config = entry.get("route_config").map(|config| RouteConfig::read(&config));
+            routes.extend(config.map(|config| (config.name.clone(), config)));
         }
     }
 }
