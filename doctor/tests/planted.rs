@@ -110,7 +110,11 @@ const FAULTS: &[Fault] = &[
         let entry = dump.at("/configs/2/dynamic_listeners/0");
         let failed = entry["active_state"]["listener"].clone();
         let details = "Failed to load dynamic module: libstale_guard.so: cannot open shared object file";
-        set(entry, "error_state", json!({ "failed_configuration": failed, "details": details }));
+        let error = json!({ "failed_configuration": failed, "details": details });
+        set(entry, "error_state", error.clone());
+        // Envoy has it a second time, alone.
+        let entries = dump.at("/configs/2/dynamic_listeners").as_array_mut().unwrap();
+        entries.push(json!({ "error_state": error }));
     }),
     ("set_filter_state before the fence", &["SG0203"], |dump| dump.filters("connect_originate").swap(0, 1)),
     ("the fence after tcp_proxy", &["SG0103", "SG0203"], |dump| {
@@ -353,6 +357,18 @@ fn a_listener_that_is_refused_at_the_start_is_not_taken_for_a_proxy_without_tunn
     let report = dump.examine();
     assert_eq!((codes(&report), report.exposure), (vec![code("SG0202")], Exposure::Unknown));
     assert!(report.findings[0].message.contains("every one fails"), "{}", report.findings[0].message);
+}
+
+#[test]
+fn a_listener_that_keeps_its_older_configuration_is_said_to() {
+    let (_, _, plant) = FAULTS.iter().find(|(what, _, _)| *what == "the module's file is missing").unwrap();
+    let mut dump = Dump::shipped();
+    plant(&mut dump);
+    let report = dump.examine();
+    let finding = &report.findings[0];
+    assert_eq!(finding.places, ["listener connect_originate"], "Envoy's two entries are one refusal");
+    assert!(finding.message.contains("keeps what it had"), "{}", finding.message);
+    assert_eq!(report.exposure, Exposure::Fenced, "what is in force is fenced");
 }
 
 #[test]

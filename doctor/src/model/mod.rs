@@ -9,7 +9,7 @@ mod listener;
 mod part;
 mod route;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
@@ -143,7 +143,18 @@ impl Proxy {
             proxy.coverage.listeners = proxy.coverage.listeners.min_partial();
         }
         unread.extend(all.into_unread());
+        proxy.join_rejected();
         Ok((proxy, unread))
+    }
+
+    /// Envoy names a refused listener twice: with its name beside the older one, and alone.
+    fn join_rejected(&mut self) {
+        let mut seen = BTreeSet::new();
+        self.rejected.retain(|rejected| seen.insert((rejected.what, rejected.name.clone())));
+        for rejected in self.rejected.iter_mut().filter(|rejected| rejected.what == "listener") {
+            let older = |listener: &Listener| listener.state == State::Active && listener.name == rejected.name;
+            rejected.has_older |= self.listeners.iter().any(older);
+        }
     }
 
     /// The cluster of that name.
