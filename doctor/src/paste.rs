@@ -1,6 +1,6 @@
 //! Lines to paste, for Envoy's own configuration or for Istio's objects.
 
-use crate::model::{Kind, Node};
+use crate::model::{Bootstrap, Kind, Node, StatsMatcher};
 
 const MODULE: &str = "dynamic_module_config: { name: stale_guard, do_not_close: true }";
 /// Istio's proxy has dynamic modules since 1.31; an older one would refuse its listener.
@@ -90,19 +90,26 @@ pub(crate) fn poll_cluster(name: &str, host: &str, port: u64) -> String {
     )
 }
 
-/// Statistics that should be kept.
-pub(crate) fn stats(node: &Node, prefix: &str) -> String {
-    match node.managed_as() {
-        Kind::Waypoint | Kind::Gateway => format!(
-            "# Gateway, spec.infrastructure:\nannotations:\n  sidecar.istio.io/statsInclusionPrefixes: \
-             \"dynamicmodulescustom,control_plane\""
-        ),
-        Kind::Sidecar | Kind::Plain => {
-            format!(
-                "stats_config:\n  stats_matcher:\n    inclusion_list:\n      patterns:\n      - {{ prefix: {} }}",
-                serde_json::Value::from(prefix)
-            )
+/// The module's statistics, and the control plane's gauge, which should be kept; `None` where the matcher is no
+/// list to add to.
+pub(crate) fn stats(bootstrap: &Bootstrap, namespace: &str) -> Option<String> {
+    match bootstrap.node.managed_as() {
+        Kind::Waypoint | Kind::Gateway => {
+            let prefixes = serde_json::Value::from(format!("{namespace},control_plane"));
+            Some(format!(
+                "# Gateway, spec.infrastructure:\nannotations:\n  sidecar.istio.io/statsInclusionPrefixes: {prefixes}"
+            ))
         }
+        Kind::Sidecar | Kind::Plain => match &bootstrap.stats {
+            StatsMatcher::Only(_) => {
+                let namespace = serde_json::Value::from(namespace);
+                Some(format!(
+                    "stats_config:\n  stats_matcher:\n    inclusion_list:\n      patterns:\n      - {{ prefix: \
+                     {namespace} }}\n      - {{ prefix: control_plane }}"
+                ))
+            }
+            StatsMatcher::All | StatsMatcher::None | StatsMatcher::Except(_) => None,
+        },
     }
 }
 

@@ -1,5 +1,7 @@
 //! The command line, as a process: inputs, outputs, exit statuses.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+
 mod support;
 
 use std::io::{Read, Write};

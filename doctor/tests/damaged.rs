@@ -1,5 +1,7 @@
 //! Damaged dumps: what is wrong is said, nothing is concluded from what is absent, and nothing panics.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+
 mod support;
 
 use proptest::prelude::*;

@@ -1,5 +1,9 @@
 //! `docs/doctor.md` says what the code says.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+
+mod support;
+
 use stale_guard_doctor::{Code, Severity};
 
 const PAGE: &str = include_str!("../../docs/doctor.md");
@@ -46,4 +50,17 @@ fn options_exit_statuses_and_severities_are_documented() {
             "{status}"
         );
     }
+}
+
+#[test]
+fn the_example_is_what_the_doctor_says() {
+    let report = support::Dump::istiod().examine().to_string();
+    let mut pasted = false;
+    let without_paste = report.lines().filter(|line| {
+        pasted = line.starts_with("  Paste:") || (pasted && line.starts_with("    "));
+        !pasted
+    });
+    let expected: Vec<&str> = without_paste.collect();
+    let example = PAGE.split("```text\n").nth(1).and_then(|rest| rest.split("\n```").next()).expect("an example");
+    assert_eq!(example.lines().collect::<Vec<_>>(), expected);
 }

@@ -1,5 +1,7 @@
 //! Every code has a planted fault that it finds, and the shipped configuration has none.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+
 mod support;
 
 use std::collections::BTreeSet;

@@ -17,10 +17,10 @@ pub(super) fn hidden(case: &Case<'_>) -> Vec<Finding> {
         }
         None => (bootstrap.stats.keeps(&sample), format!("The stats matcher hides {prefix}.")),
     };
-    match kept {
-        true => Vec::new(),
-        false => {
-            vec![Finding::new(Code::StatsHidden, "stats_config", message).paste(paste::stats(&bootstrap.node, prefix))]
-        }
+    if kept {
+        return Vec::new();
     }
+    let mut finding = Finding::new(Code::StatsHidden, "stats_config", message);
+    finding.paste = paste::stats(bootstrap, prefix);
+    vec![finding]
 }

@@ -176,10 +176,9 @@ pub(super) fn control_plane(case: &Case<'_>) -> Vec<Finding> {
     };
     if !shown && !bootstrap.control_planes.is_empty() {
         let message = format!("The stats matcher hides {CONNECTED}.");
-        findings.push(
-            Finding::new(Code::ControlPlaneHidden, "stats_config", message)
-                .paste(paste::stats(&bootstrap.node, "control_plane")),
-        );
+        let mut finding = Finding::new(Code::ControlPlaneHidden, "stats_config", message);
+        finding.paste = paste::stats(bootstrap, &status.module.namespace);
+        findings.push(finding);
     }
     for name in &bootstrap.control_planes {
         let timeout = case.proxy.cluster(name).and_then(|cluster| cluster.connect_timeout);

@@ -173,7 +173,8 @@ pub(super) fn rejected(entry: &At<'_>, what: &'static str, has_older: bool) -> O
     let text = failed.as_ref().map(|failed| failed.value().to_string()).unwrap_or_default();
     let details = error.string("details");
     let named = failed.as_ref().map(|failed| failed.string("name")).filter(|name| !name.is_empty());
-    let with_module = [&text, &details].into_iter().any(|text| text.contains("stale_guard"));
+    let ours = |text: &str| text.contains("stale_guard") || text.contains("stale-guard");
+    let with_module = ours(&text) || ours(&details);
     Some(Rejected { what, name: named.unwrap_or_else(|| entry.string("name")), details, has_older, with_module })
 }
 
