@@ -374,6 +374,15 @@ fn a_listener_that_keeps_its_older_configuration_is_said_to() {
 }
 
 #[test]
+fn a_fence_that_observes_sets_no_socket_option() {
+    let mut dump = Dump::shipped();
+    set(dump.fence_config(), "mode", json!("observe"));
+    let report = dump.examine();
+    let liveness = report.findings.iter().find(|finding| finding.code == code("SG0103")).unwrap();
+    assert!(liveness.message.starts_with("Neither"), "{}", liveness.message);
+}
+
+#[test]
 fn a_policy_for_some_methods_is_not_blind() {
     let mut dump = Dump::shipped();
     retry_on(&mut dump, "reset");

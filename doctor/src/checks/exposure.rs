@@ -98,7 +98,7 @@ pub(super) fn liveness(case: &Case<'_>) -> Vec<Finding> {
         if cluster.http2_keepalive || tunnel.has_user_timeout() {
             return None;
         }
-        let fence_keepalive = tunnel.fences().any(|(_, fence)| fence.config.keepalive);
+        let fence_keepalive = tunnel.has_keepalive();
         let mut message = match cluster.tcp_keepalive || fence_keepalive {
             true => {
                 "There is TCP keepalive and no user timeout: while data is unacknowledged, keepalive rests, and the \

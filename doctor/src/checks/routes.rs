@@ -73,17 +73,22 @@ pub(super) fn hedging(case: &Case<'_>) -> Vec<Finding> {
             let timed =
                 policy.is_some_and(|policy| policy.per_try_timeout) || retry.is_some_and(|retry| retry.per_try_timeout);
             let conditions = policy.is_some_and(|policy| !policy.on.is_empty() && policy.num_retries > 0);
-            let message = match (timed, retry) {
-                (false, _) => return None,
-                (true, Some(retry)) if retry.unprocessed => {
-                    "It hedges, and retry gives every request a condition: Envoy executes a slow POST twice."
-                }
-                (true, _) if conditions => {
-                    "It hedges, and its own policy gives every request a condition: Envoy executes a slow POST twice."
-                }
-                (true, _) => return None,
+            if !timed {
+                return None;
+            }
+            let (message, paste) = if retry.is_some_and(|retry| retry.unprocessed) {
+                let message = "It hedges, and retry gives every request a condition: Envoy executes a slow POST twice.";
+                (message, Some("unprocessed: false".to_owned()))
+            } else if conditions {
+                let message =
+                    "It hedges, and its own policy gives every request a condition: Envoy executes a slow POST twice.";
+                (message, Some("hedge_policy: { hedge_on_per_try_timeout: false }".to_owned()))
+            } else {
+                return None;
             };
-            Some(Finding::new(Code::HedgedReplay, place, message).paste("unprocessed: false"))
+            let mut finding = Finding::new(Code::HedgedReplay, place, message);
+            finding.paste = paste;
+            Some(finding)
         })
         .collect()
 }

@@ -121,7 +121,18 @@ impl<'a> Tunnel<'a> {
 
     /// Whether a fence sets `TCP_USER_TIMEOUT` here.
     pub(super) fn has_user_timeout(&self) -> bool {
-        self.fences()
-            .any(|(index, fence)| index < self.end && fence.config.mode == Mode::Enforce && fence.config.user_timeout)
+        self.acting().any(|fence| fence.user_timeout)
+    }
+
+    /// Whether a fence sets TCP keepalive here.
+    pub(super) fn has_keepalive(&self) -> bool {
+        self.acting().any(|fence| fence.keepalive)
+    }
+
+    /// Fences that set socket options: those that act, before the connection is made.
+    fn acting(&self) -> impl Iterator<Item = &'a Fence> + use<'a> {
+        let end = self.end;
+        let before = self.fences().filter(move |(index, _)| *index < end);
+        before.map(|(_, fence)| &fence.config).filter(|fence| fence.mode == Mode::Enforce)
     }
 }

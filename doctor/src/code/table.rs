@@ -62,7 +62,7 @@ impl Code {
                 "SG0105",
                 "grpc-status-retry",
                 Warning,
-                "A route retries gRPC calls by the status of the answer. Any service may answer so after it has executed the call; that is Istio's default since 1.30.3.",
+                "A route retries gRPC calls by the status of the answer. Any service may answer so after it has executed the call. Istio's default does it, on waypoints since 1.30.3.",
                 "Name what to retry; the words below prove that nothing was executed.",
             ),
             Self::StatusCodeRetry => entry(
