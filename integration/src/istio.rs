@@ -17,8 +17,8 @@ mod sds;
 
 pub use agent::{Agent, Path as AgentPath};
 pub use client::Reply;
-pub use install::{bootstrap, bootstrap_override, folder};
+pub use install::{WAYPOINT_IP, bootstrap, bootstrap_override, folder};
 pub use istiod::{Debounce, Istiod, Settings};
-pub use mesh::{Guard, IstioMesh, Setup, WAYPOINT_IP, inbound_cluster};
+pub use mesh::{Guard, IstioMesh, Setup, inbound_cluster};
 pub use outbound::Outbound;
 pub use sds::Sds;

@@ -6,7 +6,7 @@
 //! they are found among the process's own sockets, by a tag that the fence gave them.
 
 mod closer;
-mod plan;
+pub mod plan;
 
 pub(crate) use self::closer::{Closer, tag};
 pub(crate) use self::plan::Searched;

@@ -1,12 +1,16 @@
 //! What is installed: the manifests as shipped, and pilot-agent's bootstrap.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use super::{Istiod, WAYPOINT_IP};
+use super::Istiod;
 use crate::bootstrap::Bootstrap;
+
+/// The waypoint pod's address.
+pub const WAYPOINT_IP: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 244, 0, 2));
 
 /// A change to the manifests' YAML before they are applied.
 pub(super) type Edit = Box<dyn Fn(String) -> String + Send>;

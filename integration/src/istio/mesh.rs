@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::install::{Edit, bootstrap, bootstrap_override, lab_override, manifests, merge};
+use super::install::{Edit, WAYPOINT_IP, bootstrap, bootstrap_override, lab_override, manifests, merge};
 use super::objects::{self, UPSTREAM_ENVOY};
 use super::{Agent, AgentPath, Istiod, Outbound, Sds, Settings};
 use crate::bootstrap::Bootstrap;
@@ -20,8 +20,6 @@ use crate::netns::{Fabric, Link, Netns};
 use crate::pod::{Pod, PodSpec};
 use crate::ztunnel::HBONE_PORT;
 
-/// The waypoint pod's address.
-pub const WAYPOINT_IP: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 244, 0, 2));
 const CLIENT_IP: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 244, 0, 3));
 /// What the waypoint's Envoy says it is; the manifests' `proxyVersion` looks at it.
 const ISTIO_VERSION: &str = "1.31.0";
