@@ -57,7 +57,6 @@ mod metrics;
 mod network;
 mod scheduler;
 mod slot;
-mod tagged_sockets;
 #[cfg(test)]
 mod testing;
 

@@ -3,7 +3,8 @@
 //! # Invariants
 //! - NEVER: a pool is due while a tunnel is on it, or could still join it. Only pools that are over come here,
 //!   and of these only those without a tunnel are searched for.
-//! - ALWAYS: searches are rare, however many pools end: at most one in [`Settings::pause`].
+//! - ALWAYS: searches are rare: at most one in [`Settings::pause`], or in that of [`Settings::hurry`] where many
+//!   pools are due.
 //! - ALWAYS: memory is bounded: a pool is forgotten when nothing more of it can be found, and beyond
 //!   [`Plan::MAX`] the oldest is given up, to Envoy's idle timeout.
 
@@ -26,6 +27,9 @@ pub struct Settings {
     pub grace: Duration,
     /// The shortest time between two searches.
     pub pause: Duration,
+    /// The same while so many pools are due that they are worth a search each turn of the timer: in a storm of
+    /// flaps descriptors could run out within a second.
+    pub hurry: (usize, Duration),
     /// How long after the last tunnel a connection may still come up: Envoy's connect timeout and a
     /// margin. A socket that is not connected has no peer, so a search passes it over.
     pub connecting: Duration,
@@ -67,7 +71,12 @@ struct Waiting {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { grace: Duration::from_millis(500), pause: Duration::from_secs(1), connecting: Duration::from_secs(20) }
+        Self {
+            grace: Duration::from_millis(100),
+            pause: Duration::from_secs(1),
+            hurry: (16, Duration::from_millis(100)),
+            connecting: Duration::from_secs(20),
+        }
     }
 }
 
@@ -96,17 +105,19 @@ impl Plan {
 
     /// The pools whose connections are to be searched for now; none if nothing is due.
     pub fn due(&mut self, now: Instant) -> Option<Due> {
-        let Settings { grace, pause, .. } = self.settings;
+        let Settings { grace, pause, hurry, .. } = self.settings;
         for waiting in &mut self.waiting {
             if waiting.empty_since.is_none() && waiting.pool.tunnels() == 0 {
                 waiting.empty_since = Some(now);
                 waiting.next = Some(now + grace);
             }
         }
+        let is_due = |waiting: &&Waiting| waiting.next.is_some_and(|next| next <= now);
+        let many = self.waiting.iter().filter(is_due).nth(hurry.0.saturating_sub(1)).is_some();
+        let pause = if many { hurry.1 } else { pause };
         if self.searched_at.is_some_and(|at| now.saturating_duration_since(at) < pause) {
             return None;
         }
-        let is_due = |waiting: &&Waiting| waiting.next.is_some_and(|next| next <= now);
         let due: HashMap<Key, u64> = self.waiting.iter().filter(is_due).map(|waiting| (waiting.key(), 0)).collect();
         (!due.is_empty()).then_some(Due(due))
     }

@@ -143,3 +143,15 @@ fn pools_beyond_the_bound_are_given_up_oldest_first() {
     scene.plan.add(std::iter::repeat_n(filler, Plan::MAX));
     assert_eq!(scene.plan.waiting.len(), Plan::MAX);
 }
+
+#[test]
+fn many_pools_are_searched_for_sooner() {
+    let mut scene = Scene::new();
+    for round in 0..40 {
+        drop(scene.open(0, round));
+        scene.fence(round);
+        scene.endpoints.added(IP, Cluster::named("echo"));
+    }
+    let searches: Vec<_> = (0..10).filter(|tenth| scene.tick(&[], 100 + tenth * 100).is_some()).collect();
+    assert!(searches.len() > 2, "a second would be long in a storm: {searches:?}");
+}
