@@ -140,6 +140,10 @@ async fn stock_uses_the_dead_connection_after_an_outage_that_hid_a_replacement()
     {
         let module = expected == StatusCode::OK;
         let (mesh, pod, stream) = lab::scenes::hung(setup).await.unwrap();
+        if module {
+            // What was never seen to be there is not missed.
+            wait_connected(&mesh, true).await;
+        }
         mesh.control_plane.outage().await;
         if module {
             mesh.wait_stat("watch_suspected", |suspected| suspected >= 1).await.unwrap();
