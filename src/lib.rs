@@ -6,6 +6,7 @@
 //! thin glue to its extension point; this file ties the glue to the names in Envoy's configuration.
 
 mod address;
+pub mod closing;
 pub mod config;
 pub mod endpoints;
 pub mod fence;

@@ -230,3 +230,43 @@ fn a_tunnel_that_ends_while_its_endpoint_leaves_and_its_time_comes_is_told_at_mo
         ITERATIONS,
     );
 }
+
+/// Workers open and close tunnels of one endpoint, which leaves and returns, ages, is suspected and forgotten. Once
+/// a pool is over and carries nothing, no tunnel joins it: what would close its connections harms nobody.
+fn over_and_empty_is_final() {
+    let now = Instant::now();
+    let endpoints = Endpoints::new(1);
+    let threads: Vec<_> = (0..2_u32)
+        .map(|worker| {
+            let endpoints = Arc::clone(&endpoints);
+            shuttle::thread::spawn(move || {
+                for _ in 0..3 {
+                    drop(endpoints.open_pooled(worker % 2, ip(1), None, now));
+                    drop(endpoints.open_pooled(worker % 2, ip(65), None, now));
+                }
+            })
+        })
+        .collect();
+    let (mut over, mut empty) = (Vec::new(), Vec::new());
+    for step in 0..4 {
+        match step % 3 {
+            0 => endpoints.removed(ip(1), Cluster::named("a"), false, now),
+            1 => endpoints.added(ip(1), Cluster::named("a")),
+            _ => endpoints.suspect_all(),
+        }
+        over.extend(endpoints.take_ended_pools());
+        empty.extend(over.iter().filter(|pool| pool.tunnels() == 0).cloned());
+        for pool in &empty {
+            assert_eq!(pool.tunnels(), 0, "a tunnel joined a pool that was over and empty: {pool:?}");
+        }
+    }
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    for pool in empty {
+        assert_eq!(pool.tunnels(), 0, "a tunnel joined a pool that was over and empty: {pool:?}");
+    }
+}
+
+#[test]
+fn no_tunnel_joins_a_pool_that_is_over_and_empty() {
+    shuttle::check_random(over_and_empty_is_final, ITERATIONS);
+}

@@ -8,6 +8,7 @@ pub mod control_plane;
 pub mod envoy;
 mod frames;
 pub mod history;
+pub mod istio;
 pub mod load;
 pub mod mesh;
 pub mod netns;

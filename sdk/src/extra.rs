@@ -1,6 +1,9 @@
 //! What this crate has and the official one has not. Whatever of a module uses this file is what a
 //! swap to the official crate has to replace (`docs/sdk.md`).
 
+mod tagged_sockets;
+
+pub use self::tagged_sockets::{Found, SO_SNDTIMEO, SOL_SOCKET, SocketTag, TaggedSockets};
 use crate::abi::callbacks;
 pub use crate::guard::panics_caught;
 pub use crate::http::HttpPerRouteConfig;

@@ -161,6 +161,11 @@ impl Entry {
         (self.generation, fresh, self.connections.begin())
     }
 
+    /// Whether the next tunnel must get a new generation.
+    pub(super) const fn is_fenced(&self) -> bool {
+        self.fenced
+    }
+
     /// Whether the endpoint has left this generation, by a removal or a return.
     pub(super) fn has_left(&self, generation: Generation) -> bool {
         self.left.is_some_and(|left| generation <= left)

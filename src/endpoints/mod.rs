@@ -26,6 +26,7 @@ mod breaks;
 mod close_deadlines;
 mod connection;
 mod entry;
+mod pools;
 mod reset;
 mod tunnel;
 
@@ -46,6 +47,7 @@ pub use self::{
     close_deadlines::{Close, CloseAfter},
     connection::ConnectionAge,
     entry::{EndpointView, Presence},
+    pools::Pool,
     reset::{End, Refusal, Reset, ResetClass, ResetEvidence},
     tunnel::Tunnel,
 };
@@ -83,10 +85,14 @@ pub struct Endpoints {
     counter: AtomicU64,
     live: tunnel::Live,
     breaks: breaks::Breaks,
+    /// Pools that are over, until the main thread takes them.
+    ended: Mutex<Vec<Arc<Pool>>>,
 }
 
 struct Shard {
     entries: LruCache<IpAddr, Entry, Hasher>,
+    /// The pools that new tunnels may join.
+    pools: pools::Pools,
     /// Tunnels that are to be closed after a removal.
     closing: close_deadlines::CloseDeadlines,
     /// The generation of endpoints without an entry.
@@ -149,6 +155,7 @@ impl Endpoints {
             counter: AtomicU64::new(0),
             live: tunnel::Live::default(),
             breaks: breaks::Breaks::new(),
+            ended: Mutex::new(Vec::new()),
         })
     }
 
@@ -156,10 +163,13 @@ impl Endpoints {
     pub fn set_capacity(&self, capacity: usize) {
         let per_shard = per_shard(capacity);
         for mut shard in self.each_shard() {
+            let mut ended = Vec::new();
             while shard.entries.len() > per_shard.get() {
-                shard.evict(&self.counter);
+                ended.extend(shard.evict(&self.counter));
             }
             shard.entries.resize(per_shard);
+            drop(shard);
+            self.leave_behind(ended);
         }
     }
 
@@ -169,17 +179,23 @@ impl Endpoints {
         shard.closing.set_gone(ip, None);
         // An endpoint that is unknown, in a shard that never forgot one, has had no tunnel: nothing to fence.
         if shard.forgetful || shard.entries.contains(&ip) {
-            shard.make_room(ip, &self.counter);
+            let mut ended = shard.make_room(ip, &self.counter);
             shard.entry(ip).added(cluster);
+            ended.extend(shard.end_fenced(ip));
+            drop(shard);
+            self.leave_behind(ended);
         }
     }
 
     /// `cluster` listed `ip` before and does not now; `still_listed` says whether another one does.
     pub fn removed(&self, ip: IpAddr, cluster: Cluster, still_listed: bool, now: Instant) {
         let mut shard = self.shard(ip);
-        shard.make_room(ip, &self.counter);
+        let mut ended = shard.make_room(ip, &self.counter);
         shard.entry(ip).removed(cluster, still_listed, now);
         shard.closing.set_gone(ip, (!still_listed).then_some(now));
+        ended.extend(shard.end_fenced(ip));
+        drop(shard);
+        self.leave_behind(ended);
     }
 
     /// Closes the tunnels of endpoints that have been gone for as long as their `fence` allows. Main thread.
@@ -198,18 +214,43 @@ impl Endpoints {
         for mut shard in self.each_shard() {
             shard.suspect_below = next(&self.counter);
             shard.floor = shard.suspect_below;
+            let pools = std::mem::take(&mut shard.pools);
+            drop(shard);
+            self.leave_behind(pools.end_all());
         }
     }
 
     /// A tunnel to `ip` opens now: the generation it belongs to, and the guard that closes it.
     #[must_use]
     pub fn open(self: &Arc<Self>, ip: IpAddr, rotation: Option<Rotation>, now: Instant) -> Tunnel {
+        self.open_in(None, ip, rotation, now)
+    }
+
+    /// The same for a tunnel on `worker` (Envoy's index) whose outer connection is to be closed once its
+    /// generation is over and carries nothing more: see [`Endpoints::take_ended_pools`].
+    #[must_use]
+    pub fn open_pooled(self: &Arc<Self>, worker: u32, ip: IpAddr, rotation: Option<Rotation>, now: Instant) -> Tunnel {
+        self.open_in(Some(worker), ip, rotation, now)
+    }
+
+    fn open_in(self: &Arc<Self>, pool_on: Option<u32>, ip: IpAddr, rotation: Option<Rotation>, now: Instant) -> Tunnel {
         let mut shard = self.shard(ip);
-        shard.make_room(ip, &self.counter);
+        let mut ended = shard.make_room(ip, &self.counter);
         let suspect_below = shard.suspect_below;
         let (generation, fresh, place) = shard.entry(ip).open(ip, suspect_below, rotation, &self.counter, now);
+        if fresh {
+            ended.extend(shard.pools.end(ip));
+        }
+        let member = pool_on.map(|worker| shard.pools.join(ip, generation, worker));
         drop(shard);
-        Tunnel::new(Arc::clone(self), ip, (generation, fresh), place, now)
+        self.leave_behind(ended);
+        Tunnel::new(Arc::clone(self), ip, (generation, fresh), place, member, now)
+    }
+
+    /// Pools that no tunnel can join any more, each once. Main thread.
+    #[must_use]
+    pub fn take_ended_pools(&self) -> Vec<Arc<Pool>> {
+        std::mem::take(&mut *self.ended.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// What is known of `ip`.
@@ -262,6 +303,12 @@ impl Endpoints {
         }
     }
 
+    fn leave_behind(&self, pools: Vec<Arc<Pool>>) {
+        if !pools.is_empty() {
+            self.ended.lock().unwrap_or_else(PoisonError::into_inner).extend(pools);
+        }
+    }
+
     /// How much is kept, for tests of its bounds.
     #[cfg(test)]
     pub(crate) fn kept(&self) -> Kept {
@@ -292,6 +339,7 @@ impl Shard {
         Self {
             // `make_room` evicts before `entry` inserts, so that no entry leaves unseen.
             entries: LruCache::with_hasher(capacity, Hasher::default()),
+            pools: pools::Pools::default(),
             closing: close_deadlines::CloseDeadlines::default(),
             floor: Generation::default(),
             suspect_below: Generation::default(),
@@ -299,11 +347,17 @@ impl Shard {
         }
     }
 
-    /// Makes room for an entry of `ip`, if it has none.
-    fn make_room(&mut self, ip: IpAddr, counter: &AtomicU64) {
-        if !self.entries.contains(&ip) && self.entries.len() >= self.entries.cap().get() {
-            self.evict(counter);
-        }
+    /// Makes room for an entry of `ip`, if it has none. Gives the pools that are over by that.
+    #[must_use]
+    fn make_room(&mut self, ip: IpAddr, counter: &AtomicU64) -> Vec<Arc<Pool>> {
+        let full = !self.entries.contains(&ip) && self.entries.len() >= self.entries.cap().get();
+        if full { self.evict(counter) } else { Vec::new() }
+    }
+
+    /// The pools of `ip`, if its next tunnel must get a new generation.
+    #[must_use]
+    fn end_fenced(&mut self, ip: IpAddr) -> Vec<Arc<Pool>> {
+        if self.entries.peek(&ip).is_some_and(Entry::is_fenced) { self.pools.end(ip) } else { Vec::new() }
     }
 
     /// The entry of `ip`, made when it is missing, and now the most recently used.
@@ -312,12 +366,14 @@ impl Shard {
         self.entries.get_or_insert_mut(ip, || Entry::new(floor, forgetful))
     }
 
-    fn evict(&mut self, counter: &AtomicU64) {
-        let Some((_, entry)) = self.entries.pop_lru() else { return };
+    fn evict(&mut self, counter: &AtomicU64) -> Vec<Arc<Pool>> {
+        let Some((ip, entry)) = self.entries.pop_lru() else { return Vec::new() };
         self.forgetful = true;
-        if entry.is_past(self.floor) {
+        let ended = self.pools.end(ip);
+        if entry.is_past(self.floor) || !ended.is_empty() {
             self.floor = next(counter);
         }
+        ended
     }
 }
 

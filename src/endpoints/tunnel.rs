@@ -10,6 +10,7 @@ use super::{
     breaks::Break,
     close_deadlines::{Close, CloseAfter},
     connection::{Connection, ConnectionAge, Connections, Unattributed},
+    pools::Member,
     reset::{Reset, ResetEvidence},
 };
 use crate::sync::{Arc, AtomicU64, Ordering};
@@ -25,6 +26,9 @@ pub struct Tunnel {
     fresh: bool,
     opened_at: Instant,
     place: Place,
+    /// Its place in its connection pool, if that is to be closed once it is over.
+    #[expect(dead_code, reason = "held for its drop")]
+    member: Option<Member>,
     /// Its number among the endpoint's tunnels that are to be closed some time after a removal.
     closer: Option<u64>,
 }
@@ -71,10 +75,20 @@ impl Tunnel {
         ip: IpAddr,
         (generation, fresh): (Generation, bool),
         place: Unattributed,
+        member: Option<Member>,
         now: Instant,
     ) -> Self {
         endpoints.live.tunnels.fetch_add(1, Ordering::Relaxed);
-        Self { endpoints, ip, generation, fresh, opened_at: now, place: Place::Unattributed(place), closer: None }
+        Self {
+            endpoints,
+            ip,
+            generation,
+            fresh,
+            opened_at: now,
+            place: Place::Unattributed(place),
+            member,
+            closer: None,
+        }
     }
 
     /// The generation that its pool key carries.

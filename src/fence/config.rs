@@ -24,6 +24,8 @@ pub struct FenceConfig {
     pub max_connection_age: Option<Span<1_000, 604_800_000>>,
     /// The share of `max_connection_age` over which endpoints are spread.
     pub max_connection_age_jitter: Ratio,
+    /// Whether the connections of past generations are closed once they carry nothing more.
+    pub close_fenced: bool,
     /// How long after the removal of its endpoint a tunnel that is still open is closed.
     pub close_after_removal: Option<Span<0, 86_400_000>>,
     /// The share of `close_after_removal` over which the tunnels are spread; added to it.
@@ -82,6 +84,7 @@ impl Default for FenceConfig {
             tcp: Object(TcpConfig::default()),
             max_connection_age: None,
             max_connection_age_jitter: Ratio::clamped(0.1),
+            close_fenced: true,
             close_after_removal: None,
             close_after_removal_jitter: Ratio::clamped(0.1),
         }

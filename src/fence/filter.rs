@@ -16,7 +16,7 @@ use envoy_proxy_dynamic_modules_rust_sdk::{
         envoy_dynamic_module_type_socket_option_state as SocketOptionState,
     },
     envoy_log_debug,
-    extra::{Feature, envoy_has},
+    extra::{Feature, SO_SNDTIMEO, SOL_SOCKET, envoy_has},
 };
 
 use super::{
@@ -26,6 +26,7 @@ use super::{
 };
 use crate::{
     address::{self, ORIGINAL_DST, WAYPOINT},
+    closing,
     config::{ConfigError, Mode},
     endpoints::{End, Endpoints, Refusal, ResetEvidence, Tunnel},
     metadata,
@@ -41,6 +42,8 @@ struct Settings {
     options: Vec<SocketOption>,
     metrics: Metrics,
     endpoints: Arc<Endpoints>,
+    /// Whether the connections of past generations are to be closed: that needs the main thread's timer.
+    closes_fenced: bool,
 }
 
 /// One configuration of the filter.
@@ -93,11 +96,13 @@ impl FenceFilterConfig {
     pub(crate) fn load(json: &[u8], envoy: &mut impl EnvoyNetworkFilterConfig) -> Result<Self, ConfigError> {
         let config = FenceConfig::parse(json)?;
         let takes_commits = envoy_has(Feature::SafeCommitFromOtherThreads);
-        let config = config.checked(shared().ticking.load(Ordering::Relaxed), takes_commits)?;
+        let has_timer = shared().ticking.load(Ordering::Relaxed);
+        let config = config.checked(has_timer, takes_commits)?;
         let metrics = Metrics::define(envoy);
         let options = config.tcp.socket_options();
         let endpoints = Arc::clone(&shared().endpoints);
-        Ok(Self(Arc::new(Settings { config, options, metrics, endpoints })))
+        let closes_fenced = config.mode == Mode::Enforce && config.close_fenced && has_timer;
+        Ok(Self(Arc::new(Settings { config, options, metrics, endpoints, closes_fenced })))
     }
 }
 
@@ -120,12 +125,20 @@ impl<E: EnvoyNetworkFilter> NetworkFilter<E> for FenceFilter {
             settings.metrics.no_endpoint(envoy);
             return DataStatus::Continue;
         };
-        let mut tunnel = settings.endpoints.open(ip, settings.config.rotation(), Instant::now());
+        let pool_on = settings.closes_fenced.then(|| envoy.get_worker_index());
+        let (endpoints, rotation, now) = (&settings.endpoints, settings.config.rotation(), Instant::now());
+        let mut tunnel = match pool_on {
+            Some(worker) => endpoints.open_pooled(worker, ip, rotation, now),
+            None => endpoints.open(ip, rotation, now),
+        };
         if settings.config.mode == Mode::Enforce {
             let generation = tunnel.generation().get().to_string();
             envoy.set_dynamic_metadata_string(metadata::NAMESPACE, metadata::GENERATION, &generation);
             for option in &settings.options {
                 envoy.set_socket_option_int(option.level, option.name, SocketOptionState::Prebind, option.value);
+            }
+            if let Some(tag) = pool_on.and_then(|worker| closing::tag(tunnel.generation().get(), worker)) {
+                envoy.set_socket_option_bytes(SOL_SOCKET, SO_SNDTIMEO, SocketOptionState::Prebind, &tag.option());
             }
             if let Some(after) = settings.config.close_after() {
                 let scheduler = envoy.new_scheduler();

@@ -85,7 +85,8 @@ impl Scene {
         let endpoints = Endpoints::new(64);
         let options = config.tcp.socket_options();
         let metrics = Metrics::define(&mut loading);
-        let settings = Arc::new(Settings { config, options, metrics, endpoints: Arc::clone(&endpoints) });
+        let settings =
+            Arc::new(Settings { config, options, metrics, endpoints: Arc::clone(&endpoints), closes_fenced: false });
         let filter = FenceFilter { settings, tunnel: None, progress: Progress::default() };
         Self { filter, inner: Inner::default(), counters: loading.0, endpoints }
     }

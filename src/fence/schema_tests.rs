@@ -12,6 +12,7 @@ fn full() -> Value {
         "tcp": { "user_timeout": "30s", "keepalive": { "idle": "15s", "interval": "5s", "probes": 3 } },
         "max_connection_age": "30m",
         "max_connection_age_jitter": 0.1,
+        "close_fenced": false,
         "close_after_removal": "60s",
         "close_after_removal_jitter": 0.1
     })

@@ -26,6 +26,7 @@ use super::{
     page,
 };
 use crate::{
+    closing::Closer,
     config::ConfigError,
     note::{Note, log},
     shared::shared,
@@ -53,6 +54,7 @@ pub(crate) struct StatusExtensionConfig {
     config: StatusConfig,
     metrics: Metrics,
     tick: Box<dyn EnvoyBootstrapExtensionTimer>,
+    closer: Mutex<Closer>,
     running: Arc<AtomicBool>,
     state: Mutex<State>,
     _only: Only,
@@ -122,7 +124,15 @@ impl StatusExtensionConfig {
         let now = Instant::now();
         let polls = Polls::new(config.watch.min_interval.get(), config.watch.max_interval.get(), now);
         let state = State { polls, probe: Probe::new(now), calls: Calls::default(), poll_began: Duration::ZERO };
-        Ok(Self { config, metrics, tick, running: Arc::default(), state: Mutex::new(state), _only: only })
+        Ok(Self {
+            config,
+            metrics,
+            tick,
+            closer: Mutex::new(Closer::new()),
+            running: Arc::default(),
+            state: Mutex::new(state),
+            _only: only,
+        })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -250,7 +260,12 @@ impl BootstrapExtensionConfig for StatusExtensionConfig {
         self.tick.enable(TICK);
         let now = Instant::now();
         shared().endpoints.close_removed(now);
+        let mut closer = self.closer.lock().unwrap_or_else(PoisonError::into_inner);
+        closer.tick(&shared().endpoints, now);
+        let (closed, left_behind) = (closer.total(), closer.left_behind());
+        drop(closer);
         self.metrics.publish(envoy, shared(), now);
+        self.metrics.publish_closing(envoy, closed, left_behind);
         self.ask(envoy, now);
     }
 

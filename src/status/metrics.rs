@@ -6,7 +6,7 @@ use envoy_proxy_dynamic_modules_rust_sdk::{
     EnvoyBootstrapExtensionConfig, EnvoyCounterId, EnvoyGaugeId, extra::panics_caught,
 };
 
-use crate::{shared::Shared, watch::Counts};
+use crate::{closing::Searched, shared::Shared, watch::Counts};
 
 /// What the extension counts. An id that Envoy refused is `None`.
 pub(crate) struct Metrics {
@@ -24,6 +24,12 @@ pub(crate) struct Metrics {
     panics: Counter,
     /// Time of the main thread while polls were in flight.
     polls_us: Counter,
+    /// Outer connections of past generations that were closed.
+    connections_closed: Counter,
+    /// Pools of past generations whose connections were never found.
+    connections_not_found: Counter,
+    /// Pools of past generations that carry a tunnel still, or are to be closed.
+    left_behind: Option<EnvoyGaugeId>,
     sources: [Source; 2],
 }
 
@@ -52,6 +58,9 @@ impl Metrics {
             connections: envoy.define_gauge("connections_open").ok(),
             suspected: Counter::define(envoy, "watch_suspected"),
             panics: Counter::define(envoy, "panics"),
+            connections_closed: Counter::define(envoy, "connections_closed"),
+            connections_not_found: Counter::define(envoy, "connections_not_found"),
+            left_behind: envoy.define_gauge("pools_left_behind").ok(),
             polls_us: Counter::define(envoy, "watch_admin_main_thread_us"),
             sources: ["validator", "admin"].map(|source| Source::define(envoy, source)),
         }
@@ -79,6 +88,20 @@ impl Metrics {
             self.polls_us.publish(envoy, u64::try_from(counts.main_thread.as_micros()).unwrap_or(u64::MAX));
             let age = counts.view_age(now).unwrap_or_default();
             set(source.view_age, u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
+        }
+    }
+
+    /// What was closed, and what is left behind.
+    pub(crate) fn publish_closing(
+        &self,
+        envoy: &dyn EnvoyBootstrapExtensionConfig,
+        closed: Searched,
+        left_behind: usize,
+    ) {
+        self.connections_closed.publish(envoy, closed.closed);
+        self.connections_not_found.publish(envoy, closed.not_found);
+        if let Some(id) = self.left_behind {
+            let _ = envoy.set_gauge(id, left_behind as u64);
         }
     }
 }

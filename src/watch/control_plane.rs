@@ -8,7 +8,7 @@
 //! What is known comes as events: *looks* at Envoy's gauge `control_plane.connected_state`, and *news*, which is
 //! any change of endpoints that the validator or a poll has seen. Envoy sets the gauge as soon as the stream's
 //! object exists, before TCP is up: while the server cannot be reached, the gauge is 1 during each attempt to
-//! connect and 0 between them. So a look that sees 1 counts once it has lasted for [`SETTLED`].
+//! connect and 0 between them. So a look that sees 1 counts once it has lasted for ten seconds.
 //!
 //! # Invariants
 //! - ALWAYS: after an absence of `suspect_after` or more, a fence follows the end of the absence.

@@ -31,7 +31,7 @@ pub struct Options {
     pub component_log_levels: Vec<(String, String)>,
     /// Which Envoy; by default [`Binary::find`].
     pub binary: Option<Binary>,
-    /// Which module; by default [`binary::module`]. Asked for only if the bootstrap uses it.
+    /// Which module; by default [`binary::module`], if the bootstrap uses it.
     pub module: Option<PathBuf>,
     /// More arguments.
     pub args: Vec<String>,
@@ -278,6 +278,8 @@ fn command(folder: &Path, bootstrap: &Bootstrap, options: &Options) -> Result<Co
     command
         .args(["--concurrency", &options.workers.to_string()])
         .args(["--log-level", &options.log_level])
+        // cargo's would let Envoy find a module that the test did not give it.
+        .env_remove("LD_LIBRARY_PATH")
         // Tests read the access log.
         .args(["--file-flush-interval-msec", "50"])
         .args(&options.args)
@@ -293,7 +295,7 @@ fn command(folder: &Path, bootstrap: &Bootstrap, options: &Options) -> Result<Co
             options.component_log_levels.iter().map(|(component, level)| format!("{component}:{level}")).collect();
         command.args(["--component-log-level", &levels.join(",")]);
     }
-    if ExtensionPoint::ALL.iter().any(|point| !bootstrap.extension(*point).is_empty()) {
+    if options.module.is_some() || ExtensionPoint::ALL.iter().any(|point| !bootstrap.extension(*point).is_empty()) {
         let module = match &options.module {
             Some(module) => module.clone(),
             None => binary::module()?,

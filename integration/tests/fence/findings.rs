@@ -11,7 +11,7 @@ use lab::{
 };
 use serde_json::json;
 
-use crate::scenes::{hold, on, outer_open, page, warm};
+use crate::scenes::{fence, hold, on, outer_open, page, warm};
 
 /// A waypoint that speaks HTTP/2 or HTTP/1.1 with the service, and one pod.
 async fn mesh(variant: Variant, http2: bool) -> (Mesh, Pod) {
@@ -75,7 +75,8 @@ async fn the_clean_up_of_original_dst_hosts_leaves_idle_outer_connections_alone(
         let cluster = bootstrap.cluster("connect_originate")?;
         bootstrap.patch(&format!("{cluster}/cleanup_interval"), json!("1s"))
     };
-    let (mesh, pod) = warm(Setup::new(Variant::FenceOnly).bootstrap(quick)).await.unwrap();
+    let kept = fence(json!({ "close_fenced": false }));
+    let (mesh, pod) = warm(Setup::new(Variant::FenceOnly).bootstrap(quick).bootstrap(kept)).await.unwrap();
     mesh.unlist(ECHO, pod.addr()).await.unwrap();
     mesh.drained(ECHO).await.unwrap();
     let connections = pod.ztunnel().unwrap().connections();

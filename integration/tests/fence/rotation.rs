@@ -13,7 +13,7 @@ use crate::scenes::{fence, hung, outer, outer_open};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn new_tunnels_move_to_a_fresh_connection_and_the_old_stream_lives_on() {
-    let rotate = json!({ "max_connection_age": "1s", "max_connection_age_jitter": 0 });
+    let rotate = json!({ "max_connection_age": "1s", "max_connection_age_jitter": 0, "close_fenced": false });
     let (mesh, pod, stream) = hung(Setup::new(Variant::FenceOnly).bootstrap(fence(rotate))).await.unwrap();
     for connections in 2..=4 {
         // The age is what is tested.

@@ -170,8 +170,7 @@ async fn failed_posts_after_all_pods_were_replaced(setup: Setup, polled: bool) -
         mesh.list(ECHO, pod).await.unwrap();
     }
     if polled {
-        wait_polls(&mesh, 1).await;
-        assert_eq!(mesh.stat("watch_admin_removed").await.unwrap(), 2, "both were away between two polls");
+        mesh.wait_stat("watch_admin_removed", |removed| removed == 2).await.unwrap();
     }
     let mut failed = 0;
     for _ in 0..4 {

@@ -10,7 +10,7 @@ use lab::{
 };
 use serde_json::json;
 
-use crate::support::{FEEDS, ip, page, removed};
+use crate::support::{FEEDS, ip, page, removed, wait_connected};
 
 const WORKERS: u32 = 2;
 
@@ -131,6 +131,7 @@ async fn a_gap_costs_each_worker_one_handshake_for_each_endpoint_at_its_begin_an
         hold(&mesh, &mut held, 32).await;
         let warm = handshakes(&mesh).await;
         assert!(warm <= most, "{feed:?}: as on stock, one for each worker and endpoint: {warm}");
+        wait_connected(&mesh, true).await;
         mesh.control_plane.outage().await;
         mesh.wait_stat("watch_suspected", |suspected| suspected >= 1).await.unwrap();
         hold(&mesh, &mut held, 32).await;

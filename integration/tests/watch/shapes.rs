@@ -18,7 +18,7 @@ use http::StatusCode;
 use lab::{
     bootstrap::{ExtensionPoint, Variant},
     control_plane::{ENDPOINT_TYPE, Endpoint, Locality, Raw, Service, cluster_name},
-    mesh::{ECHO, Mesh, Setup},
+    mesh::{ECHO, Mesh, Setup, WITHIN},
 };
 use prost::Message;
 use serde_json::json;
@@ -180,6 +180,46 @@ async fn a_resource_that_cannot_be_read_is_accepted_and_counted_and_traffic_flow
         mesh.acked().await.unwrap();
         mesh.unlist_raw(ECHO).await;
         removed(&mesh, ip(1), 1).await;
+    }
+}
+
+/// The validator comes before Envoy's own check, and is not told what Envoy refuses.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_envoy_refuses_costs_a_handshake_and_is_listed_until_the_next_good_response() {
+    for feed in [FEEDS[0], FEEDS[1]] {
+        let mesh = feed.setup().services(&[ECHO, PLAIN]).start().await.unwrap();
+        let pod = mesh.pod("pod", 1).await.unwrap();
+        mesh.list(ECHO, pod.addr()).await.unwrap();
+        assert_eq!(mesh.get(ECHO, "/").await.unwrap().status, StatusCode::OK);
+        // In one response: a good resource, and one without the pod, whose second endpoint Envoy cannot apply. (What
+        // breaks the rules of the messages themselves Envoy refuses before it asks a validator.)
+        let endpoints =
+            vec![endpoint(vec![tunnel("10.244.1.50:8080")], None), endpoint(vec![socket("no-address")], None)];
+        let bad = raw(ECHO, endpoints);
+        mesh.control_plane.hold();
+        mesh.control_plane.set_raw(&cluster_name(ECHO, 80), Some(bad));
+        let good = raw(PLAIN, vec![endpoint(vec![tunnel("10.244.1.51:8080")], None)]);
+        mesh.control_plane.set_raw(&cluster_name(PLAIN, 80), Some(good));
+        let version = mesh.control_plane.release();
+        let why = mesh.control_plane.wait_nacked(version, WITHIN).await.unwrap();
+        assert!(why.contains("no-address"), "{feed:?}: Envoy refuses the bad one: {why}");
+        let presence = async || {
+            let page = page(&mesh, &format!("?endpoint={}", ip(1))).await;
+            (page["endpoints"][0]["presence"].clone(), page["totals"]["listed"].clone())
+        };
+        // Listed are the two of this response, of which Envoy has one; it still has the pod.
+        assert_eq!(presence().await, (json!("gone"), json!(2)), "{feed:?}");
+        for _ in 0..3 {
+            let reply = mesh.post(ECHO, "/order").await.unwrap();
+            assert_eq!((reply.status, reply.pod()), (StatusCode::OK, Some("pod")), "{feed:?}: traffic flows");
+        }
+        // The next response that Envoy takes sets it right, for the price of another handshake.
+        mesh.control_plane.set_raw(&cluster_name(ECHO, 80), None);
+        mesh.acked().await.unwrap();
+        assert_eq!(presence().await.0, json!("present"), "{feed:?}");
+        assert_eq!(mesh.post(ECHO, "/order").await.unwrap().status, StatusCode::OK);
+        let handshakes = pod.ztunnel().unwrap().connections().log().len();
+        assert!(handshakes <= 3, "{feed:?}: one, one for the refusal, one for its end: {handshakes}");
     }
 }
 

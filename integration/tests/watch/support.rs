@@ -136,6 +136,15 @@ pub fn applied_at(mesh: &Mesh) -> Instant {
     }
 }
 
+/// Waits until a look has seen the control plane, or its absence.
+pub async fn wait_connected(mesh: &Mesh, connected: bool) {
+    let deadline = Instant::now() + WITHIN;
+    while page(mesh, "?limit=0").await["control_plane"]["connected"] != connected {
+        assert!(Instant::now() < deadline, "the control plane's connection is not seen as {connected}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 /// The polls made so far.
 pub async fn polled(mesh: &Mesh) -> u64 {
     page(mesh, "?limit=0").await["watch"]["admin"]["updates"].as_u64().unwrap()

@@ -121,6 +121,7 @@ callbacks! {
     [38] network_set_dynamic_metadata_bool(Ptr, MB, MB, bool);
     [38] network_get_dynamic_metadata_string(Ptr, MB, MB, *mut EB) -> bool;
     [38] network_set_socket_option_int(Ptr, i64, i64, u32, i64);
+    [38] network_set_socket_option_bytes(Ptr, i64, i64, u32, MB);
     [39] network_filter_get_attribute_string(Ptr, u32, *mut EB) -> bool;
     [39] network_filter_get_attribute_int(Ptr, u32, *mut u64) -> bool;
     [38] network_filter_config_define_counter(Ptr, MB, *mut usize) -> u32;

@@ -66,6 +66,8 @@ pub trait EnvoyNetworkFilter {
     fn set_dynamic_metadata_bool(&mut self, namespace: &str, key: &str, value: bool) {}
     /// Adds a socket option for the upstream connection of this connection's tunnel.
     fn set_socket_option_int(&mut self, level: i64, name: i64, state: SocketOptionState, value: i64) {}
+    /// The same with a value in bytes, as the kernel takes it.
+    fn set_socket_option_bytes(&mut self, level: i64, name: i64, state: SocketOptionState, value: &[u8]) {}
     /// Adds to a counter.
     fn increment_counter(&self, id: EnvoyCounterId, value: u64) -> MetricResult {
         Err(MetricsResult::MetricNotFound)

@@ -99,6 +99,9 @@ impl EnvoyNetworkFilter for EnvoyNetworkFilterImpl {
     fn set_socket_option_int(&mut self, level: i64, name: i64, state: SocketOptionState, value: i64) {
         ask!(self, network_set_socket_option_int(level, name, state.as_raw(), value) or ());
     }
+    fn set_socket_option_bytes(&mut self, level: i64, name: i64, state: SocketOptionState, value: &[u8]) {
+        ask!(self, network_set_socket_option_bytes(level, name, state.as_raw(), value.into()) or ());
+    }
     fn increment_counter(&self, id: EnvoyCounterId, value: u64) -> MetricResult {
         outcome(ask!(self, network_filter_increment_counter(id.0, value) or ABSENT))
     }
