@@ -72,9 +72,9 @@ impl Closer {
         self.total
     }
 
-    /// Pools that are over and not done with.
+    /// Pools that are over and still carry a tunnel, or were not searched for yet.
     pub(crate) fn left_behind(&self) -> usize {
-        self.plan.carrying() + self.plan.to_close()
+        self.plan.left_behind()
     }
 }
 

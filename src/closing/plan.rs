@@ -143,15 +143,21 @@ impl Plan {
         searched
     }
 
-    /// Pools that are over and still carry a tunnel: one that a request holds, or a stream that hangs.
+    /// Pools that still carry a tunnel, or were not searched for yet.
     #[must_use]
-    pub fn carrying(&self) -> usize {
+    pub fn left_behind(&self) -> usize {
+        self.waiting.iter().filter(|waiting| !waiting.searched).count()
+    }
+
+    /// The first of these: a request holds the tunnel, or a stream that hangs.
+    #[cfg(test)]
+    fn carrying(&self) -> usize {
         self.waiting.iter().filter(|waiting| waiting.empty_since.is_none()).count()
     }
 
-    /// Pools that carry nothing any more, and whose connections were not searched for yet.
-    #[must_use]
-    pub fn to_close(&self) -> usize {
+    /// The others.
+    #[cfg(test)]
+    fn to_close(&self) -> usize {
         self.waiting.iter().filter(|waiting| waiting.empty_since.is_some() && !waiting.searched).count()
     }
 }

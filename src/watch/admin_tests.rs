@@ -1,18 +1,5 @@
 use super::*;
-
-fn read(text: &str) -> Clusters {
-    let mut parser = Parser::new();
-    parser.feed(text.as_bytes());
-    parser.finish().expect("a complete text")
-}
-
-fn host(cluster: &str, ip: &str, cx_total: u64, flags: &str) -> String {
-    let host = format!("{cluster}::envoy://connect_originate/{ip}:8080");
-    format!(
-        "{cluster}::added_via_api::true\n{host}::cx_active::1\n{host}::cx_total::{cx_total}\n{host}::rq_total::{cx_total}\n\
-         {host}::health_flags::{flags}\n{host}::hostname::\n"
-    )
-}
+use crate::watch::testing::{host, read};
 
 #[test]
 fn plain_hosts_are_read_in_eds_clusters_and_elsewhere_left_to_envoy() {

@@ -53,8 +53,6 @@ pub struct Listings {
     readers: HashMap<String, u32>,
     /// Resources whose last cluster CDS took away.
     abandoned: HashSet<String>,
-    /// Whether a CDS response was seen.
-    cds: bool,
 }
 
 #[derive(Debug)]
@@ -148,7 +146,6 @@ impl Listings {
     /// CDS lists `cluster`, whose EDS resource is `resource` if it has one. A resource that it had before and that
     /// no cluster reads any more is gone.
     pub fn cluster(&mut self, cluster: &str, resource: Option<&str>, sink: &mut impl Sink) -> Change {
-        self.cds = true;
         if let Some(resource) = resource {
             self.abandoned.remove(resource);
         }
@@ -158,14 +155,8 @@ impl Listings {
 
     /// CDS lists `cluster` no longer.
     pub fn cluster_removed(&mut self, cluster: &str, sink: &mut impl Sink) -> Change {
-        self.cds = true;
         let before = self.read(cluster, None, true);
         before.map_or_else(Change::default, |before| self.abandon(before, sink))
-    }
-
-    /// A CDS response was seen, whatever it listed.
-    pub const fn cds_seen(&mut self) {
-        self.cds = true;
     }
 
     /// The EDS clusters that CDS lists, as far as the validator has seen.
@@ -187,7 +178,7 @@ impl Listings {
             self.resources.get(cluster.resource.as_str()).is_some_and(|listing| listing.source == Source::Validator)
         };
         let mut clusters = self.clusters.values().filter(|cluster| cluster.by_cds).peekable();
-        self.cds && clusters.peek().is_some() && clusters.all(reported)
+        clusters.peek().is_some() && clusters.all(reported)
     }
 
     /// Whether what `source` reports of `resource` counts.
@@ -210,12 +201,6 @@ impl Listings {
     /// The resources that list `ip`.
     pub fn listing(&self, ip: IpAddr) -> impl Iterator<Item = &str> {
         self.listed_by.get(&ip).into_iter().flatten().map(|name| &**name)
-    }
-
-    /// The endpoints that `resource` lists, sorted.
-    #[must_use]
-    pub fn endpoints_of(&self, resource: &str) -> &[IpAddr] {
-        self.resources.get(resource).map_or(&[], |listing| &listing.endpoints)
     }
 
     /// The resource that `cluster` reads now. Gives the one that it read before, if it was another.

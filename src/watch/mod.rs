@@ -265,4 +265,6 @@ impl Sink for ToEndpoints<'_> {
 }
 
 #[cfg(test)]
+mod testing;
+#[cfg(test)]
 mod tests;

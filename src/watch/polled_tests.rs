@@ -1,5 +1,5 @@
 use super::*;
-use crate::watch::admin::Parser;
+use crate::watch::testing::{host, read};
 
 #[derive(Default)]
 struct Reported(Vec<String>);
@@ -12,19 +12,6 @@ impl Sink for Reported {
     fn removed(&mut self, ip: IpAddr, cluster: &str, still_listed: bool) {
         self.0.push(format!("-{ip} {cluster} {still_listed}"));
     }
-}
-
-fn read(text: &str) -> Clusters {
-    let mut parser = Parser::new();
-    parser.feed(text.as_bytes());
-    parser.finish().expect("a complete text")
-}
-
-fn host(cluster: &str, ip: &str, cx_total: u64, flags: &str) -> String {
-    let host = format!("{cluster}::envoy://connect_originate/{ip}:8080");
-    format!(
-        "{cluster}::added_via_api::true\n{host}::cx_active::1\n{host}::cx_total::{cx_total}\n{host}::rq_total::{cx_total}\n{host}::health_flags::{flags}\n{host}::hostname::\n"
-    )
 }
 
 fn apply(polled: &mut Polled, listings: &mut Listings, text: &str) -> Vec<String> {

@@ -83,7 +83,6 @@ pub(super) fn eds(
 pub(super) fn cds(response: &Response<'_>, listings: &mut Listings, sink: &mut impl Sink) -> Read {
     let mut read = Read::default();
     let mut seen = HashSet::new();
-    listings.cds_seen();
     for resource in response.resources {
         match resource.body.map(decode_cluster) {
             Some(Ok((name, assignment))) => {
